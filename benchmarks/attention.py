@@ -25,7 +25,8 @@ wait_briefly()
 import torch  # noqa: E402
 
 from quire.core.kv_groups import KVGroup  # noqa: E402
-from quire.execution.kv.cache import KVCache, bytes_per_token  # noqa: E402
+from quire.execution.kv.cache import KVCache  # noqa: E402
+from quire.execution.kv.layers import bytes_per_token  # noqa: E402
 from quire.kernels.cpu import CPUKernels, instruction_sets  # noqa: E402
 from quire.kernels.layer_memory import KVShape  # noqa: E402
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables  # noqa: E402

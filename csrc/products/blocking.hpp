@@ -3,6 +3,7 @@
 // registers and ARM.
 #pragma once
 
+#include "products/products.hpp"
 #include "registers/tile_registers.hpp"
 #include "registers/vec.hpp"
 
@@ -26,12 +27,17 @@ constexpr Blocking of_few{1, 2, 4}, of_many{5, 1, 16};
 constexpr Blocking of_few{1, 2, 4}, of_many{2, 1, 16};
 #endif
 
+constexpr int off_tiles = 8;  // rows of a weight that is decoded, or of bytes: no more than these
 constexpr int64_t cached_bytes = 1 << 19;  // of a piece's rows, in a core's own cache
 constexpr int64_t decoded_from = W == 16 ? 64 : 16;  // rows, of weights that are decoded before
 
 // Rows of a tile of many: where weights are in groups, fewer if registers then hold the sums of a
-// group beside those of all.
-constexpr int tile_height(bool in_groups) { return in_groups && W == 16 ? 8 : of_many.rows; }
+// group beside those of all. With bytes they hold all of them, for what is stored after each group
+// would wait behind outputs, which wait for memory; and what codes of fewer bits are made of.
+constexpr int tile_height(Format format, bool bytes) {
+  if (!in_groups(format) || W < 16) return of_many.rows;
+  return !bytes ? 8 : bits_of(format) == 8 ? 7 : 6;
+}
 
 QUIRE_INLINE constexpr const Blocking& blocking(int64_t rows) {
   return rows <= of_few.rows ? of_few : of_many;

@@ -18,6 +18,9 @@ struct Constant {
 
 template <Arithmetic how, Format format, int R, int P>
 QUIRE_INLINE void sum(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
+#if QUIRE_HAS_TILES
+  if constexpr (how == Arithmetic::floats) return sum_as_tiles<format>(acc, t, first, last);
+#endif
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   if constexpr (how == Arithmetic::pairs) return sum_pairs<format>(acc, t, first, last);
 #endif
@@ -29,68 +32,6 @@ struct Lines {
   const char* first;
   int64_t panel_bytes;
 };
-
-// What the weights of a group are for the P vectors of a tile.
-template <int P>
-struct TileGroup {
-  F scale[P], shift[P], offset[P];
-
-  // With shifts, in tiles of many rows, by a function of its own: in each of them it would be
-  // longer than all else there.
-  __attribute__((always_inline)) void read(const Packed& w, int64_t panel, int64_t group) {
-    if (!w.needs_sums()) {
-      bool factors = w.groups.factors_kind == Factors::bytes;
-#pragma GCC unroll 16
-      for (int v = 0; v < P; v++) {
-        int64_t at = (panel + v / V) * w.num_groups() + group, lane = v % V * W;
-        scale[v] = load(w.groups.scales + (factors ? at / 16 : at) * panel_width + lane);
-        if (factors) scale[v] *= load((const int8_t*)w.groups.factors + at * panel_width + lane);
-      }
-    } else if (P > of_many.panels * V) {
-      read_all(w, panel, group);
-    } else {
-      read_apart(w, panel, group);
-    }
-  }
-
-  __attribute__((always_inline)) void read_all(const Packed& w, int64_t panel, int64_t group) {
-#pragma GCC unroll 16
-    for (int v = 0; v < P; v++) {
-      Group one(w, panel + v / V, group, v % V * W);
-      scale[v] = one.scale, shift[v] = one.shift, offset[v] = one.offset;
-    }
-  }
-
-  __attribute__((noinline)) void read_apart(const Packed& w, int64_t panel, int64_t group) {
-    read_all(w, panel, group);
-  }
-
-  // Adds the group's part of sums to all, as Group::add does.
-  template <bool shifted, bool moved, int R>
-  __attribute__((always_inline)) void add(F (&total)[R][P], const F (&part)[R][P],
-                                          const float* x_sums, int64_t groups) const {
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) {
-      F x_sum = shifted ? splat(x_sums[r * groups]) : F{};
-#pragma GCC unroll 16
-      for (int v = 0; v < P; v++) {
-        F sum = shifted ? fma(shift[v], x_sum, part[r][v]) : part[r][v];
-        sum = fma(sum, scale[v], total[r][v]);
-        total[r][v] = moved ? fma(offset[v], x_sum, sum) : sum;
-      }
-    }
-  }
-};
-
-// The sums of a tile, to where they go: one function for all heights and forms.
-template <int P>
-__attribute__((noinline)) void give(const Product& p, int64_t row, int rows, int64_t panel,
-                                    const F (*sums)[P]) {
-  for (int v = 0; v < P; v++) {
-    Outputs outputs(p, panel * panel_width + v * W);
-    for (int r = 0; r < rows; r++) outputs.give(row + r, sums[r][v]);
-  }
-}
 
 // Copies sums to memory. Sums that a function took by reference would stay there as they grow.
 template <int R, int P>
@@ -110,40 +51,32 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
   const Packed& w = p.weight;
   Tile t{lines.first, lines.panel_bytes, rows.data + row * rows.row_bytes, rows.row_bytes, ahead,
          ahead_bytes};
-  F out[R][P] = {};
+  F all[R][P] = {};
   if constexpr (how == Arithmetic::bytes) {
     const int64_t sections = num_sections(w), units = w.units / sections;
     for (int64_t s = 0; s < sections; s++) {
+      const int64_t first = rows.at(row, s);
+      const float* scales = rows.scales + first;
+      const int32_t* starts = rows.starts + first;
       I acc[R][P];
+#pragma GCC unroll 16
       for (int r = 0; r < R; r++) {
-        for (int v = 0; v < P; v++) acc[r][v] = splat(rows.starts[(row + r) * sections + s]);
+#pragma GCC unroll 16
+        for (int v = 0; v < P; v++) acc[r][v] = splat(starts[r]);
       }
       sum_bytes<format>(acc, t, s * units, (s + 1) * units);
+      auto part = [&](int r, int v) __attribute__((always_inline)) {
+        return __builtin_convertvector(acc[r][v], F) * scales[r];
+      };
       if constexpr (grouped) {
-        if (w.needs_sums()) {
-          TileGroup<P> group;
-          group.read(w, panel, s);
-          F part[R][P];
-          for (int r = 0; r < R; r++) {
-            F x_scale = splat(rows.scales[(row + r) * sections + s]);
-            for (int v = 0; v < P; v++) part[r][v] = __builtin_convertvector(acc[r][v], F) * x_scale;
-          }
-          const float* x_sums = rows.group_sums + row * sections + s;
-          if (w.groups.offsets) {
-            group.template add<true, true>(out, part, x_sums, sections);
-          } else {
-            group.template add<true, false>(out, part, x_sums, sections);
-          }
-          continue;
-        }
-      }
-#pragma GCC unroll 16
-      for (int v = 0; v < P; v++) {
-        F scale = grouped ? Group(w, panel + v / V, s, v % V * W).scale : F{};
+        TileGroup<P> group;
+        group.read(w, sections, panel, s);
+        group.add(w, all, rows.group_sums + first, part);
+      } else {
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-          F sum = __builtin_convertvector(acc[r][v], F) * rows.scales[(row + r) * sections + s];
-          out[r][v] = grouped ? fma(sum, scale, out[r][v]) : sum;
+#pragma GCC unroll 16
+          for (int v = 0; v < P; v++) all[r][v] = part(r, v);
         }
       }
     }
@@ -152,28 +85,22 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
     int64_t units = w.groups.units * inputs_per_unit(w.format) / inputs_per_unit(format);
     for (int64_t g = 0; g < groups; g++) {
       TileGroup<P> group;
-      group.read(w, panel, g);
+      group.read(w, groups, panel, g);
       F acc[R][P] = {};
       sum<how, format>(acc, t, g * units, (g + 1) * units);
 #if defined(__x86_64__)
       // In registers it would have driven acc out of them.
-      if constexpr (how == Arithmetic::floats) asm("" : "+m"(out));
+      if constexpr (how == Arithmetic::floats) asm("" : "+m"(all));
 #endif
-      const float* x_sums = rows.group_sums + row * groups + g;
-      if (!w.needs_sums()) {
-        group.template add<false, false>(out, acc, x_sums, groups);
-      } else if (!w.groups.offsets) {
-        group.template add<true, false>(out, acc, x_sums, groups);
-      } else {
-        group.template add<true, true>(out, acc, x_sums, groups);
-      }
+      group.add(w, all, rows.group_sums + rows.at(row, g),
+                [&](int r, int v) __attribute__((always_inline)) { return acc[r][v]; });
     }
   } else {
     int64_t units = w.units * inputs_per_unit(w.format) / inputs_per_unit(format);
-    F acc[R][P] = {};
-    sum<how, format>(acc, t, 0, units);
-    keep(acc, out);
+    sum<how, format>(all, t, 0, units);
   }
+  F out[R][P];
+  keep(all, out);
   give<P>(p, row, R, panel, out);
 }
 
@@ -211,15 +138,45 @@ void tiles(const Product& p, const Rows& rows, int64_t first, int64_t last, int6
   }
 }
 
+#if QUIRE_HAS_TILES
+// Rows of bf16 as floats, in ``memory``.
+Rows as_floats(Rows rows, const Product& p, char* memory) {
+  const int64_t row_bytes = float_row_bytes(p.weight);
+  for (int64_t r = 0; r < p.rows; r++) {
+    const bf16* x = (const bf16*)(rows.data + r * rows.row_bytes);
+    float* to = (float*)(memory + r * row_bytes);
+    for (int64_t i = 0; i < row_bytes / 4; i += W) store(to + i, load(x + i));
+  }
+  rows.data = memory;
+  rows.row_bytes = row_bytes;
+  return rows;
+}
+
 // ``after``: weights that are multiplied after those of the piece, to be fetched; null: unknown.
 // ``decoded``: memory of decoded_bytes().
 template <Arithmetic how, Format format>
 void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after, char* decoded) {
-#if QUIRE_HAS_TILES
-  PanelPair<how, format> pair(p, rows, decoded);
-  pair.multiply(piece.first, piece.last, piece.panel, piece.end, after);
+  if constexpr (is_decoded(how, format)) {
+    // To decode weights into memory, and load tiles from there, takes longer than their products.
+    if (p.rows <= off_tiles) {
+      const int64_t panel_bytes = p.weight.panel_bytes();
+      const Rows floats = as_floats(rows, p, decoded);
+      for (; piece.panel < piece.end; piece.panel++) {
+        const char* lines = p.weight.weights + piece.panel * panel_bytes;
+        const char* next = piece.panel + 1 < piece.end ? lines + panel_bytes : after;
+        tiles<Arithmetic::floats, format, in_groups(format), off_tiles, V>(
+            p, floats, piece.first, piece.last, piece.panel, {lines, panel_bytes}, next);
+      }
+      return;
+    }
+  }
+  PanelPair<how, format>(p, rows, decoded).multiply(piece, after);
+}
 #else
+template <Arithmetic how, Format format>
+void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after, char* decoded) {
   constexpr bool grouped = in_groups(format);
+  constexpr int height = tile_height(format, how == Arithmetic::bytes);
   const int64_t panel_bytes = p.weight.panel_bytes();
   auto lines = [&](int64_t panel) { return p.weight.weights + panel * panel_bytes; };
   auto next = [&](int panels) {
@@ -237,17 +194,17 @@ void run_piece(const Product& p, const Rows& rows, Piece piece, const char* afte
       if (is_decoded_before(p, how)) {
         const char* packed = lines(piece.panel);
         decode_panels<how, format>(p.weight, packed, ahead ? ahead : packed, decoded);
-        tiles<how, decoded_format(how), grouped, tile_height(grouped), of_many.panels * V>(
+        tiles<how, decoded_format(how), grouped, height, of_many.panels * V>(
             p, rows, piece.first, piece.last, piece.panel,
             {decoded, decoded_panel_bytes(p.weight, how)}, nullptr);
         continue;
       }
     }
-    tiles<how, format, grouped, tile_height(grouped), of_many.panels * V>(
+    tiles<how, format, grouped, height, of_many.panels * V>(
         p, rows, piece.first, piece.last, piece.panel, {lines(piece.panel), panel_bytes}, ahead);
   }
-#endif
 }
+#endif
 
 // What multiplies a piece by weights of one form.
 using RunPiece = void(const Product&, const Rows&, Piece, const char*, char*);

@@ -141,7 +141,7 @@ class Way {
     share_ = share;
     product_ = of(g_.shares[share]);
     int64_t first = placed_.one ? 0 : g_.shares[share].first;
-    rows_ = rows_from(placed_.rows, first, product_.weight);
+    rows_ = rows_from(placed_.rows, first);
     pieces_ = pieces(product_);
   }
 

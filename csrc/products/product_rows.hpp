@@ -30,11 +30,17 @@ constexpr int64_t input_bytes(Arithmetic how) {
 struct Rows {
   char* data;
   int64_t row_bytes;
-  float* scales;      // [rows, sections], of bytes
-  int32_t* starts;    // [rows, sections], of bytes: from where on their products are added
-  float* group_sums;  // [rows, groups], where they are needed
+  // [sections, all rows]: a tile finds those of its rows side by side.
+  float* scales;      // of bytes
+  int32_t* starts;    // of bytes: from where on their products are added
+  float* group_sums;  // where they are needed
+  int64_t all;
   bool copied;        // otherwise ``data`` is x itself
   int64_t scratch_bytes;
+
+  __attribute__((always_inline)) int64_t at(int64_t row, int64_t section) const {
+    return section * all + row;
+  }
 };
 
 // Whose sums are scaled each on their own: the groups, or all inputs.
@@ -59,6 +65,7 @@ Rows place_rows(const Product& p, Arithmetic how, bool copied) {
   int64_t size = input_bytes(how);
   Rows rows{};
   rows.copied = copied;
+  rows.all = p.rows;
   char* next = p.scratch;
   if (!rows.copied) {
     rows.data = (char*)p.x;
@@ -89,10 +96,10 @@ Rows place_rows(const Product& p, Arithmetic how) {
 }
 
 // The rows from ``first`` on.
-Rows rows_from(Rows rows, int64_t first, const Packed& w) {
+Rows rows_from(Rows rows, int64_t first) {
   rows.data += first * rows.row_bytes;
-  if (rows.scales) rows.scales += first * num_sections(w), rows.starts += first * num_sections(w);
-  if (rows.group_sums) rows.group_sums += first * w.num_groups();
+  if (rows.scales) rows.scales += first, rows.starts += first;
+  if (rows.group_sums) rows.group_sums += first;
   return rows;
 }
 
@@ -100,14 +107,11 @@ Rows rows_from(Rows rows, int64_t first, const Packed& w) {
 void copy_row(const Rows& from, int64_t source, const Rows& to, int64_t row, const Packed& w) {
   int64_t bytes = from.row_bytes < to.row_bytes ? from.row_bytes : to.row_bytes;
   __builtin_memcpy(to.data + row * to.row_bytes, from.data + source * from.row_bytes, bytes);
-  if (to.scales) {
-    int64_t n = num_sections(w);
-    __builtin_memcpy(to.scales + row * n, from.scales + source * n, n * 4);
-    __builtin_memcpy(to.starts + row * n, from.starts + source * n, n * 4);
+  for (int64_t s = 0; s < num_sections(w); s++) {
+    int64_t out = to.at(row, s), in = from.at(source, s);
+    if (to.scales) to.scales[out] = from.scales[in], to.starts[out] = from.starts[in];
+    if (to.group_sums) to.group_sums[out] = from.group_sums[in];
   }
-  if (!to.group_sums) return;
-  int64_t groups = w.num_groups();
-  __builtin_memcpy(to.group_sums + row * groups, from.group_sums + source * groups, groups * 4);
 }
 
 template <class T>
@@ -134,16 +138,6 @@ void order_bytes(Format format, char* bytes, int64_t n) {
   }
 }
 
-QUIRE_INLINE int32_t sum_of_bytes(const char* bytes, int64_t n) {
-  I lanes{};
-  int64_t i = 0;
-  for (; i + W <= n; i += W) lanes += widen_8(bytes + i);
-  int32_t sum = 0;
-  for (; i < n; i++) sum += (int8_t)bytes[i];
-  for (int lane = 0; lane < W; lane++) sum += lanes[lane];
-  return sum;
-}
-
 // W inputs of a section from ``i`` on, each times its own of ``smoothing``, if that is not null.
 template <class T>
 QUIRE_INLINE F load_smoothed(const T* x, const float* smoothing, int64_t i, int64_t n) {
@@ -151,50 +145,66 @@ QUIRE_INLINE F load_smoothed(const T* x, const float* smoothing, int64_t i, int6
   return smoothing ? v * load_up_to(smoothing + i, n - i) : v;
 }
 
-// Whole numbers from -127 to 127 that numbers become, by the largest of all.
-struct Step {
-  F most{}, nothing{};
-  float scale, factor;
-
-  __attribute__((always_inline)) void see(F v) {
-    most = maximum(most, maximum(v, -v));
-    nothing += v * 0.0f;  // NaN after any NaN or infinity
-  }
-  __attribute__((always_inline)) void choose() {
-    float largest = lanes_max(most);
-    scale = largest / 127.0f + lanes_sum(nothing);
-    factor = largest > 1e-30f ? 127.0f / largest : 0.0f;  // which must be finite
-  }
-  __attribute__((always_inline)) I whole(F v) const {
-    F scaled = v * factor;
-    scaled = scaled == scaled ? scaled : F{};  // the scale is NaN
-    return (I)(scaled + 12582912.0f) - 0x4b400000;  // the last bits of 1.5 * 2^23 + scaled
-  }
+// What a section becomes beside its bytes.
+struct Rounded {
+  float scale;
+  int32_t sum;  // of the bytes
 };
 
-// n inputs; ``padded``: how many bytes are written, the rest zeros. The scale is returned.
+// Whole numbers from -127 to 127 that numbers become, by the largest of all.
+class Step {
+ public:
+  // Without their signs, floats are in the order of their bits; infinity and NaN come last.
+  __attribute__((always_inline)) void see(F v) { most_ = maximum(most_, (U)v & 0x7fffffffu); }
+
+  // Returns the scale, NaN after any NaN or infinity.
+  __attribute__((always_inline)) float choose() {
+    uint32_t bits = lanes_max(most_);
+    float largest = read<float>(&bits);
+    factor_ = largest > 1e-30f ? 127.0f / largest : 0.0f;  // which must be finite
+    return largest / 127.0f + largest * 0.0f;
+  }
+
+  // W bytes. In the last bits of 1.5 * 2^23 + v there is v rounded.
+  __attribute__((always_inline)) void put(char* out, F v) {
+    U whole = (U)(v * factor_ + 12582912.0f);
+    sum_ += whole;
+    vectors_++;
+    narrow_8(out, (I)whole);
+  }
+  __attribute__((always_inline)) int32_t sum() const {
+    return int32_t(lanes_sum(sum_) - vectors_ * (W * 0x4b400000u));
+  }
+
+ private:
+  U most_{}, sum_{};
+  uint32_t vectors_ = 0;
+  float factor_;
+};
+
+// n inputs; ``padded``: how many bytes are written, the rest zeros.
 template <class T>
-QUIRE_INLINE float round_section(const T* x, const float* smoothing, int64_t n, char* out,
-                                 int64_t padded) {
+QUIRE_INLINE Rounded round_section(const T* x, const float* smoothing, int64_t n, char* out,
+                                   int64_t padded) {
   Step step;
   for (int64_t i = 0; i < n; i += W) step.see(load_smoothed(x, smoothing, i, n));
-  step.choose();
+  float scale = step.choose();
   for (int64_t i = 0; i < padded; i += W) {
-    I whole = step.whole(i < n ? load_smoothed(x, smoothing, i, n) : F{});
+    F v = i < n ? load_smoothed(x, smoothing, i, n) : F{};
     if (i + W <= padded) {
-      narrow_8(out + i, whole);
+      step.put(out + i, v);
     } else {  // what follows may be another thread's
       char some[W];
-      narrow_8(some, whole);
+      step.put(some, v);
       __builtin_memcpy(out + i, some, padded - i);
     }
   }
-  return step.scale;
+  return {scale, step.sum()};
 }
 
 // The same of n inputs that are spread, whole runs, and as many bytes.
 template <int n, class T>
-QUIRE_INLINE float round_spread(const T* x, const float* smoothing, char* out) {
+QUIRE_INLINE Rounded round_spread(const T* x, const float* smoothing, char* out) {
   constexpr int N = n / W, run = spread_run / W;
   F v[N];
   Step step;
@@ -215,13 +225,13 @@ QUIRE_INLINE float round_spread(const T* x, const float* smoothing, char* out) {
   }
 #pragma GCC unroll 16
   for (int k = 0; k < N; k++) step.see(v[k]);
-  step.choose();
+  float scale = step.choose() * 0.25f;  // v is longer by the root of a run
 #pragma GCC unroll 16
-  for (int k = 0; k < N; k++) narrow_8(out + k * W, step.whole(v[k]));
-  return step.scale * 0.25f;  // v is longer by the root of a run
+  for (int k = 0; k < N; k++) step.put(out + k * W, v[k]);
+  return {scale, step.sum()};
 }
 template <class T>
-float round_spread(const T* x, const float* smoothing, int64_t n, char* out) {
+QUIRE_INLINE Rounded round_spread(const T* x, const float* smoothing, int64_t n, char* out) {
   switch (n) {
     case 16: return round_spread<16>(x, smoothing, out);
     case 32: return round_spread<32>(x, smoothing, out);
@@ -239,18 +249,19 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
     int64_t sections = num_sections(w), length = w.units * inputs_per_unit(w.format) / sections;
     for (int64_t s = 0; s < sections; s++) {
       bool last = s + 1 == sections;  // the end of memory for the row is its as well
-      int64_t first = s * length, at = row * sections + s;
+      int64_t first = s * length, at = rows.at(row, s);
       const float* smoothing = w.smoothing ? w.smoothing + first : nullptr;
       int64_t own = last ? n - first : length, padded = last ? rows.row_bytes - first : length;
+      Rounded to;
       if (w.spreads_rows) {
-        rows.scales[at] = round_spread(x + first, smoothing, length, out + first);
+        to = round_spread(x + first, smoothing, length, out + first);
         for (int64_t i = length; i < padded; i++) out[first + i] = 0;
       } else {
-        rows.scales[at] = round_section(x + first, smoothing, own, out + first, padded);
+        to = round_section(x + first, smoothing, own, out + first, padded);
       }
-      int32_t sum = sum_of_bytes(out + first, length);
-      rows.starts[at] = -added_to_codes(w.format) * sum;
-      if (rows.group_sums) rows.group_sums[at] = rows.scales[at] * float(sum);
+      rows.scales[at] = to.scale;
+      rows.starts[at] = -added_to_codes(w.format) * to.sum;
+      if (rows.group_sums) rows.group_sums[at] = to.scale * float(to.sum);
     }
     order_bytes(w.format, out, rows.row_bytes);
   } else if (rows.copied) {
@@ -270,7 +281,7 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
       F sum{};
       for (int64_t i = g * group; i < (g + 1) * group; i += W)
         sum += load_up_to(x + i, (g + 1) * group - i);
-      rows.group_sums[row * groups + g] = lanes_sum(sum);
+      rows.group_sums[rows.at(row, g)] = lanes_sum(sum);
     }
   }
 }
@@ -291,29 +302,38 @@ QUIRE_INLINE void store_up_to(T* out, F v, int64_t n) {
   if (n > 0) store_some(out, v, n);
 }
 
-// W outputs from ``first`` on: what is done with their sums, and where they go.
-struct Outputs {
-  const Product& p;
-  int64_t first, count;
-  F scale, bias;
-
-  __attribute__((always_inline)) Outputs(const Product& p, int64_t first)
-      : p(p), first(first), count(p.weight.outputs - first) {
-    const Packed& w = p.weight;
-    scale = w.scales ? load(w.scales + first) : splat(1.0f);
-    bias = w.bias && count > 0 ? load_up_to(w.bias + first, count) : F{};
+// The sums of some rows, P vectors of outputs from ``panel`` on, times their scale plus their bias,
+// to where they go: row by row, as lines of memory are.
+template <int P, class T>
+QUIRE_INLINE void give_as(const Product& p, int64_t row, int64_t rows, int64_t panel,
+                          const F (*sums)[P]) {
+  const Packed& w = p.weight;
+  const int64_t first = panel * panel_width, count = w.outputs - first;
+  F scale[P], bias[P];
+#pragma GCC unroll 16
+  for (int v = 0; v < P; v++) {
+    const int64_t at = v * W;
+    scale[v] = w.scales ? load(w.scales + first + at) : splat(1.0f);
+    bias[v] = w.bias && count > at ? load_up_to(w.bias + first + at, count - at) : F{};
   }
-
-  __attribute__((always_inline)) void give(int64_t row, F sum) const {
-    F y = fma(sum, scale, bias);
-    int64_t at = row * p.out_stride + first;
-    switch (p.out_dtype) {
-      case DType::float32: return store_up_to((float*)p.out + at, y, count);
-      case DType::bfloat16: return store_up_to((bf16*)p.out + at, y, count);
-      default: return store_up_to((f16*)p.out + at, y, count);
-    }
+  T* out = (T*)p.out + row * p.out_stride + first;
+  for (int64_t r = 0; r < rows; r++, out += p.out_stride) {
+#pragma GCC unroll 16
+    for (int v = 0; v < P; v++)
+      store_up_to(out + v * W, fma(sums[r][v], scale[v], bias[v]), count - v * W);
   }
-};
+}
+
+// One function for all heights and forms.
+template <int P>
+__attribute__((noinline)) void give(const Product& p, int64_t row, int64_t rows, int64_t panel,
+                                    const F (*sums)[P]) {
+  switch (p.out_dtype) {
+    case DType::float32: return give_as<P, float>(p, row, rows, panel, sums);
+    case DType::bfloat16: return give_as<P, bf16>(p, row, rows, panel, sums);
+    default: return give_as<P, f16>(p, row, rows, panel, sums);
+  }
+}
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA

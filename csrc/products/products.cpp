@@ -5,13 +5,14 @@
 
 namespace quire::QUIRE_WITHOUT_TILES {
 int64_t grouped_scratch(const Grouped&, int threads);
-void multiply_floats(const Grouped&, Team&);
+void grouped_product(const Grouped&, Team&);
 }  // namespace quire::QUIRE_WITHOUT_TILES
 
 namespace quire::QUIRE_ISA {
 
 // In files of their own, which are compiled side by side.
 void multiply_bytes(const Grouped&, Team&);
+void multiply_floats(const Grouped&, Team&);
 void multiply_pairs(const Grouped&, Team&);
 
 namespace {
@@ -40,19 +41,28 @@ struct Parts {
   const Packed* next_;
 };
 
+// Whether a build with tiles leaves a product to the one without. Of bytes it may depend on the
+// number of rows: sums are exact, and scaled alike. Each group's go through memory on their way out
+// of tiles, which pays for many rows, and not for groups of four bits.
+bool is_off_tiles(const Grouped& g, Arithmetic how) {
+  if (!has_tiles || how != Arithmetic::bytes) return has_tiles && how == Arithmetic::floats;
+  return bits_of(g.product.weight.format) < 8 || g.product.rows <= off_tiles * g.num_shares;
+}
+
 }  // namespace
 
 int64_t grouped_scratch(const Grouped& g, int threads) {
   Arithmetic how = arithmetic(g.product);
-  if (has_tiles && !on_tiles(how)) return QUIRE_WITHOUT_TILES::grouped_scratch(g, threads);
+  if (is_off_tiles(g, how)) return QUIRE_WITHOUT_TILES::grouped_scratch(g, threads);
   return Placed(g, how).scratch_bytes + threads * decoded_bytes(g.product, how);
 }
 
 void grouped_product(const Grouped& g, Team& team) {
   Arithmetic how = arithmetic(g.product);
+  if (is_off_tiles(g, how)) return QUIRE_WITHOUT_TILES::grouped_product(g, team);
   if (how == Arithmetic::bytes) return multiply_bytes(g, team);
   if (how == Arithmetic::pairs) return multiply_pairs(g, team);
-  QUIRE_WITHOUT_TILES::multiply_floats(g, team);
+  if constexpr (!has_tiles) multiply_floats(g, team);
 }
 
 // With one weight, that multiplies all rows.

@@ -1,11 +1,12 @@
 // Products by tile registers: up to 32 rows times two panels at a time, over all of their inputs.
 //
 // A panel's lines are what the processor wants of a second factor, so that tiles of bf16 and of
-// bytes that are multiplied by bytes are loaded from where they lie; others are decoded before. The
-// order of a sum is that of its inputs, however many rows there are and wherever a row stands.
+// bytes that are multiplied by bytes are loaded from where they lie; others are decoded before, but
+// for few rows (see run_piece). The order of a sum is that of its inputs, however many rows there
+// are and wherever a row stands.
 #pragma once
 
-#include "products/product_rows.hpp"
+#include "products/pieces.hpp"
 #include "products/tiles.hpp"
 
 namespace quire::QUIRE_ISA {
@@ -17,7 +18,7 @@ constexpr int64_t pair_bytes = 2 * tile_bytes;
 constexpr int64_t blocks_at_once = 4;  // that are decoded, and then multiplied
 
 constexpr bool is_decoded(Arithmetic how, Format format) {
-  return how == Arithmetic::pairs ? format != Format::bfloat16 : bits_of(format) != 8;
+  return how == Arithmetic::pairs && format != Format::bfloat16;
 }
 
 // The units of a panel that make a tile.
@@ -40,12 +41,19 @@ struct Sections {
 
 #if QUIRE_HAS_TILES
 
+// Of a row as floats.
+int64_t float_row_bytes(const Packed& w) {
+  return round_up(w.units * inputs_per_unit(w.format) * 4, 64);
+}
+
 // Of scratch, by each thread.
 int64_t decoded_bytes(const Product& p, Arithmetic how) {
   if (!is_decoded(how, p.weight.format)) return pair_bytes;
   Sections sections(p.weight, how);
   bool kept = p.rows > rows_at_once;
-  return (kept ? sections.count * sections.blocks : blocks_at_once) * pair_bytes;
+  int64_t bytes = (kept ? sections.count * sections.blocks : blocks_at_once) * pair_bytes;
+  int64_t of_floats = off_tiles * float_row_bytes(p.weight);
+  return bytes > of_floats ? bytes : of_floats;
 }
 
 // Units become a tile; what they leave of it becomes zeros.
@@ -61,13 +69,8 @@ QUIRE_INLINE void make_tile(const char* lines, int64_t count, char* tile) {
       char* to = tile + (u * low + i) * from_line * line_bytes;
       if constexpr (is_decoded(how, format)) {
 #pragma GCC unroll 4
-        for (int j = 0; j < from_line; j++) {
-          if constexpr (how == Arithmetic::pairs) {
-            write(to + j * line_bytes, decode_pairs<format>(lanes, high.lanes[0], j));
-          } else {
-            write(to + j * line_bytes, codes_as_bytes<format>(lanes, high.lanes[0], j));
-          }
-        }
+        for (int j = 0; j < from_line; j++)
+          write(to + j * line_bytes, decode_pairs<format>(lanes, high.lanes[0], j));
       } else {
         write(to, lanes);
       }
@@ -116,15 +119,14 @@ class PanelPair {
   PanelPair(const Product& p, const Rows& rows, char* decoded)
       : p_(p), rows_(rows), sections_(p.weight, how), decoded_(decoded) {}
 
-  // Rows from ``first`` to ``last`` times panels from ``panel`` to ``end``. ``after``: weights that
-  // are multiplied then, to be fetched; null: unknown.
-  void multiply(int64_t first, int64_t last, int64_t panel, int64_t end, const char* after) {
-    Runs runs(first, last);
+  // ``after``: weights that are multiplied then, to be fetched; null: unknown.
+  void multiply(const Piece& piece, const char* after) {
+    Runs runs(piece.first, piece.last);
     configure(runs);
-    int64_t bytes = 2 * p_.weight.panel_bytes();
-    for (; panel < end; panel += 2) {
-      lines_ = p_.weight.weights + panel * p_.weight.panel_bytes();
-      const char* next = panel + 2 < end ? lines_ + bytes : after;
+    int64_t bytes = 2 * panel_bytes_;
+    for (int64_t panel = piece.panel; panel < piece.end; panel += 2) {
+      lines_ = p_.weight.weights + panel * panel_bytes_;
+      const char* next = panel + 2 < piece.end ? lines_ + bytes : after;
       Ahead ahead(next, next ? bytes : 0, runs.count * sections_.count * sections_.blocks);
       for (int64_t i = 0; i < runs.count; i++) {
         if (runs.lower) {
@@ -164,7 +166,10 @@ class PanelPair {
       store<two>(results, runs.upper);
       if constexpr (in_groups(format)) add_group(total, results, row, runs.length, panel, s);
     }
-    give(in_groups(format) ? total : results, row, runs.length, panel);
+    if constexpr (how == Arithmetic::bytes && !in_groups(format))
+      as_floats(results, row, runs.length);
+    give<2 * V>(p_, row, runs.length, panel,
+                (const F(*)[2 * V])(in_groups(format) ? total : results));
   }
 
   template <bool two>
@@ -183,7 +188,7 @@ class PanelPair {
                                                   int64_t section, bool first, bool kept,
                                                   Ahead& ahead) {
     constexpr int64_t in_tile = units_in_tile(how, format), step = blocks_at_once;
-    const int64_t panel_bytes = p_.weight.panel_bytes(), blocks = sections_.blocks;
+    const int64_t blocks = sections_.blocks;
     const char* lines = lines_ + section * sections_.units * unit_bytes;
     if constexpr (is_decoded(how, format)) {
       for (int64_t b = 0; b < blocks; b += step) {
@@ -195,7 +200,7 @@ class PanelPair {
       }
     } else {
       int64_t whole = sections_.units / in_tile;
-      add<two>(upper, lower, lines, lines + panel_bytes, tile_bytes, whole, ahead);
+      add<two>(upper, lower, lines, lines + panel_bytes_, tile_bytes, whole, ahead);
       if (whole == blocks) return;
       if (first || sections_.count > 1) make_pair(lines, whole * in_tile, decoded_);
       add<two>(upper + whole * 64, lower + whole * 64, decoded_, decoded_ + tile_bytes, 0, 1,
@@ -208,7 +213,7 @@ class PanelPair {
     int64_t left = sections_.units - unit, most = units_in_tile(how, format);
     int64_t count = left < most ? left : most;
     for (int i = 0; i < 2; i++) {
-      make_tile<how, format>(lines + i * p_.weight.panel_bytes() + unit * unit_bytes, count,
+      make_tile<how, format>(lines + i * panel_bytes_ + unit * unit_bytes, count,
                              pair + i * tile_bytes);
     }
   }
@@ -254,28 +259,42 @@ class PanelPair {
 
   __attribute__((always_inline)) void add_group(Results& total, const Results& part, int64_t row,
                                                 int64_t length, int64_t panel, int64_t g) {
-    for (int v = 0; v < 2 * V; v++) {
-      Group group(p_.weight, panel + v / V, g, v % V * W);
-      for (int64_t r = 0; r < length; r++) {
-        int64_t section = (row + r) * sections_.count + g;
-        F before = load(total[r] + v * W), sum = load(part[r] + v * W);
-        if constexpr (how == Arithmetic::bytes) sum = as_float((I)sum, section);
-        quire::QUIRE_ISA::store(total[r] + v * W,
-                                group.add(before, sum, rows_.group_sums + section));
-      }
+    TileGroup<2 * V> group;
+    group.read(p_.weight, sections_.count, panel, g);
+    if (!p_.weight.needs_sums()) {
+      add_group<false, false>(total, part, row, length, g, group);
+    } else if (!p_.weight.groups.offsets) {
+      add_group<true, false>(total, part, row, length, g, group);
+    } else {
+      add_group<true, true>(total, part, row, length, g, group);
+    }
+  }
+  template <bool shifted, bool moved>
+  __attribute__((always_inline)) void add_group(Results& total, const Results& part, int64_t row,
+                                                int64_t length, int64_t g,
+                                                const TileGroup<2 * V>& group) {
+    for (int64_t r = 0; r < length; r++) {
+      const int64_t section = rows_.at(row + r, g);
+      F all[1][2 * V];
+#pragma GCC unroll 16
+      for (int v = 0; v < 2 * V; v++) all[0][v] = load(total[r] + v * W);
+      group.template add<shifted, moved>(
+          all, rows_.group_sums + section, [&](int, int v) __attribute__((always_inline)) {
+            F sum = load(part[r] + v * W);
+            return how == Arithmetic::bytes ? as_float((I)sum, section) : sum;
+          });
+#pragma GCC unroll 16
+      for (int v = 0; v < 2 * V; v++) quire::QUIRE_ISA::store(total[r] + v * W, all[0][v]);
     }
   }
 
-  __attribute__((always_inline)) void give(const Results& results, int64_t row, int64_t length,
-                                           int64_t panel) {
-    for (int v = 0; v < 2 * V; v++) {
-      Outputs outputs(p_, panel * panel_width + v * W);
-      for (int64_t r = 0; r < length; r++) {
-        F sum = load(results[r] + v * W);
-        if constexpr (how == Arithmetic::bytes) {
-          if (!in_groups(format)) sum = as_float((I)sum, row + r);
-        }
-        outputs.give(row + r, sum);
+  // Of bytes' products, without groups.
+  __attribute__((always_inline)) void as_floats(Results& results, int64_t row,
+                                                int64_t length) const {
+    for (int64_t r = 0; r < length; r++) {
+      for (int v = 0; v < 2 * V; v++) {
+        float* at = results[r] + v * W;
+        quire::QUIRE_ISA::store(at, as_float((I)load(at), row + r));
       }
     }
   }
@@ -289,7 +308,7 @@ class PanelPair {
   const Rows& rows_;
   Sections sections_;
   TileRegisters tiles_;
-  int64_t configured_ = 0;
+  int64_t panel_bytes_ = p_.weight.panel_bytes(), configured_ = 0;
   char* decoded_;
   const char* lines_ = nullptr;  // of the panels at hand
 };

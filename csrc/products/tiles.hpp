@@ -45,6 +45,17 @@ QUIRE_INLINE F decode_float4(U lanes, int j) {
 #endif
 }
 
+#if defined(__AVX512BW__)
+// Floats from 2^23 on hold whole numbers in their last bits: in each lane byte ``from`` becomes
+// one.
+QUIRE_INLINE F byte_as_float(U lanes, int from) {
+  U places = (U)_mm512_set4_epi32(0x0c, 0x08, 0x04, 0x00) + uint32_t(from);
+  U whole = (U)_mm512_mask_shuffle_epi8((__m512i)splat(0x4b000000u), 0x1111111111111111,
+                                        (__m512i)lanes, (__m512i)places);
+  return (F)whole - 8388736.0f;
+}
+#endif
+
 // The weights of input j of a line; see above.
 template <Format format>
 QUIRE_INLINE F decode(U lanes, U high, int j) {
@@ -58,6 +69,14 @@ QUIRE_INLINE F decode(U lanes, U high, int j) {
     return load(halves);
   } else if constexpr (format == Format::float4) {
     return decode_float4(lanes, j);
+#if defined(__AVX512BW__)
+  } else if constexpr (format == Format::int4) {
+    const F table = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+    U code = lanes >> (4 * (j / 2) + 16 * (j % 2));
+    return (F)_mm512_permutexvar_ps((__m512i)code, (__m512)table);
+  } else if constexpr (bits_of(format) == 8) {
+    return byte_as_float(lanes, j / 2 + 2 * (j % 2));
+#endif
   } else {
     return decode_integer<format>(lanes, high, j);
   }
@@ -105,15 +124,6 @@ QUIRE_INLINE __m512bh look_up(U lanes, U high, int j) {
   if constexpr (format == Format::int5)
     return (__m512bh)_mm512_permutexvar_epi16(at, numbers_from(-16, 0));
   return (__m512bh)_mm512_permutex2var_epi16(numbers_from(-32, -16), at, numbers_from(0, 16));
-}
-
-// Floats from 2^23 on hold whole numbers in their last bits: in each lane byte ``from`` becomes
-// one.
-QUIRE_INLINE F byte_as_float(U lanes, int from) {
-  U places = (U)_mm512_set4_epi32(0x0c, 0x08, 0x04, 0x00) + uint32_t(from);
-  U whole = (U)_mm512_mask_shuffle_epi8((__m512i)splat(0x4b000000u), 0x1111111111111111,
-                                        (__m512i)lanes, (__m512i)places);
-  return (F)whole - 8388736.0f;
 }
 
 // The upper halves of two numbers in bf16 that are floats: exact, as they have no more than 8 bits.
@@ -212,34 +222,57 @@ struct High {
   }
 };
 
-// Add the products of units ``first`` to ``last`` to ``acc``: floats times floats.
-template <Format format, int R, int P>
-QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
+// Add a unit's products to ``sums``, those of every ``Apart``-th input to the same: floats times
+// floats.
+template <Format format, int Apart, int R, int P>
+QUIRE_INLINE void add_unit(F (&sums)[Apart][R][P], const Tile& t, RowsAt<R>& x, int64_t u) {
   constexpr int n = inputs_per_line(format), lines = low_lines(format);
-  F sum[R][P];  // not acc itself: compilers would keep it in memory as well
-  __builtin_memcpy(sum, acc, sizeof sum);
-  RowsAt<R> x(t, first * lines * n * 4);
-  for (int64_t u = first; u < last; u++) {
-    High<format, P> high(t, u);
-    if (high_bits(format)) t.fetch<P>((u + 1) * lines_per_unit(format) - 1);
-    for (int i = 0; i < lines; i++, high.shift(), x.advance(n * 4)) {
-      int64_t l = u * lines_per_unit(format) + i;
-      t.fetch<P>(l);
+  High<format, P> high(t, u);
+  if (high_bits(format)) t.fetch<P>((u + 1) * lines_per_unit(format) - 1);
+  for (int i = 0; i < lines; i++, high.shift(), x.advance(n * 4)) {
+    int64_t l = u * lines_per_unit(format) + i;
+    t.fetch<P>(l);
 #pragma GCC unroll 8
-      for (int j = 0; j < n; j++) {
-        F w[P];
+    for (int j = 0; j < n; j++) {
+      F w[P];
 #pragma GCC unroll 16
-        for (int p = 0; p < P; p++) w[p] = decode<format>(t.lanes(l, p), high.lanes[p], j);
+      for (int p = 0; p < P; p++) w[p] = decode<format>(t.lanes(l, p), high.lanes[p], j);
 #pragma GCC unroll 16
-        for (int r = 0; r < R; r++) {
-          F v = splat(x.template get<float>(r, j * 4));
+      for (int r = 0; r < R; r++) {
+        F v = splat(x.template get<float>(r, j * 4));
+        F(&sum)[P] = sums[j % Apart][r];
 #pragma GCC unroll 16
-          for (int p = 0; p < P; p++) sum[r][p] = fma(w[p], v, sum[r][p]);
-        }
+        for (int p = 0; p < P; p++) sum[p] = fma(w[p], v, sum[p]);
       }
     }
   }
+}
+
+// Add the products of units ``first`` to ``last`` to ``acc``.
+template <Format format, int R, int P>
+QUIRE_INLINE void sum_floats(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
+  F sum[1][R][P];  // not acc itself: compilers would keep it in memory as well
+  __builtin_memcpy(sum, acc, sizeof sum);
+  RowsAt<R> x(t, first * inputs_per_unit(format) * 4);
+  for (int64_t u = first; u < last; u++) add_unit<format>(sum, t, x, u);
   __builtin_memcpy(acc, sum, sizeof sum);
+}
+
+// The same in the order of tile registers: even and odd inputs apart, of as many as a tile has.
+template <Format format, int R, int P>
+QUIRE_INLINE void sum_as_tiles(F (&acc)[R][P], const Tile& t, int64_t first, int64_t last) {
+  constexpr int at_once = tile_row_bytes / 2 / inputs_per_unit(format);
+  RowsAt<R> x(t, first * inputs_per_unit(format) * 4);
+  for (int64_t u = first; u < last;) {
+    F sums[2][R][P] = {};
+    for (int64_t end = u + at_once < last ? u + at_once : last; u < end; u++)
+      add_unit<format>(sums, t, x, u);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+#pragma GCC unroll 16
+      for (int p = 0; p < P; p++) acc[r][p] += sums[0][r][p] + sums[1][r][p];
+    }
+  }
 }
 
 #if defined(__AVX512BF16__)

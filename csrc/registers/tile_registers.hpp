@@ -27,6 +27,27 @@ struct TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64);
 
+#if defined(__AMX_TILE__) || defined(QUIRE_PORTABLE_TILES)
+// While there is one, numbers without a leading bit are taken and given as zeros, as tile registers
+// do. Nothing may be computed beyond it, hence the barriers; what is computed must not be inlined.
+class Flushed {
+ public:
+  Flushed() : before_(__builtin_ia32_stmxcsr()) {
+    __builtin_ia32_ldmxcsr(0x9fc0);  // round to nearest even, flush, no exceptions
+    asm volatile("" ::: "memory");
+  }
+  Flushed(const Flushed&) = delete;
+  Flushed& operator=(const Flushed&) = delete;
+  ~Flushed() {
+    asm volatile("" ::: "memory");
+    __builtin_ia32_ldmxcsr(before_);
+  }
+
+ private:
+  const unsigned before_;
+};
+#endif
+
 }  // namespace quire::QUIRE_ISA
 
 #if defined(__AMX_TILE__)

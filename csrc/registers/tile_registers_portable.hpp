@@ -64,13 +64,10 @@ class TileRegisters {
   static float number(uint32_t bits) { return read<float>(&bits); }
 
   // Sums of even and of odd columns begin at zero, are rounded after each product, and are added up
-  // before they are added to c. Numbers without a leading bit are taken and given as zeros; that
-  // state is set here, and nothing may be computed beyond it: hence no inlining, and barriers.
+  // before they are added to c.
   __attribute__((noinline)) static void multiply_bf16(Tile& c, const Tile& a, const Tile& b,
                                                       int rows, int depth) {
-    const unsigned before = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(0x9fc0);  // round to nearest even, flush, no exceptions
-    asm volatile("" ::: "memory");
+    Flushed flushed;
     for (int r = 0; r < rows; r++) {
       float even[width] = {}, odd[width] = {};
       for (int k = 0; k < depth; k++) {
@@ -87,8 +84,6 @@ class TileRegisters {
         c.lanes[r][n] = read<uint32_t>(&sum);
       }
     }
-    asm volatile("" ::: "memory");
-    __builtin_ia32_ldmxcsr(before);
   }
 
   __attribute__((noinline)) static void multiply_bytes(Tile& c, const Tile& a, const Tile& b,

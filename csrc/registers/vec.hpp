@@ -81,6 +81,7 @@ QUIRE_INLINE F fma(F a, F b, float c) { return fma(a, b, splat(c)); }
 
 QUIRE_INLINE F select(I mask, F yes, F no) { return mask ? yes : no; }
 // NaN in ``a`` is kept: a model's NaN must reach its own output, and no other.
+QUIRE_INLINE U maximum(U a, U b) { return a > b ? a : b; }
 QUIRE_INLINE F maximum(F a, F b) { return a < b ? b : a; }
 QUIRE_INLINE F minimum(F a, F b) { return a > b ? b : a; }
 
@@ -207,6 +208,25 @@ QUIRE_INLINE float lanes_max(F v) {
   return vmaxvq_f32((float32x4_t)v);
 #else
   float most = v[0];
+  for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
+  return most;
+#endif
+}
+
+QUIRE_INLINE uint32_t lanes_sum(U v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)v);
+#else
+  uint32_t sum = 0;
+  for (int i = 0; i < W; i++) sum += v[i];
+  return sum;
+#endif
+}
+QUIRE_INLINE uint32_t lanes_max(U v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epu32((__m512i)v);
+#else
+  uint32_t most = v[0];
   for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
   return most;
 #endif

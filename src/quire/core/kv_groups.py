@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import count
-from math import gcd
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from math import gcd, lcm
+from typing import Any, NamedTuple, Protocol
 
 from quire.core.memory import KV, KeptState, PageShare, Window, blocks_in_each, kept_by
 from quire.core.protocol import EVERYTHING, Sight
@@ -17,8 +16,7 @@ class KVGroup(NamedTuple):
     Blocks of layers that keep a ``state`` are slots: one holds the states of one sequence.
 
     share: of pages, that it has with the others: then it has as many blocks as they leave it,
-        ``num_blocks`` at most. Where none of them keeps a state, its layers are as many in each
-        lane of the memory (``PageShare``).
+        ``num_blocks`` at most.
     """
 
     layers: tuple[int, ...]
@@ -40,6 +38,19 @@ class KVGroup(NamedTuple):
     def kept(self) -> KV | Window | KeptState:
         """What the layers keep of a text."""
         return kept_by(self.window) if self.state is None else self.state
+
+    def block_bytes(self, kept: LayerBytes, block_size: int) -> int:
+        """Of a block: keys and values of tokens, or states, of its layers."""
+        if self.state is None:
+            return block_size * sum(kept.token_bytes[layer] for layer in self.layers)
+        states, drafts = kept.state_bytes, kept.draft_bytes
+        return sum(states[layer] + self.state.drafts * drafts[layer] for layer in self.layers)
+
+    def scale_bytes(self, kept: LayerBytes, block_size: int) -> int:
+        """What of a block is scales."""
+        if self.state is not None or not kept.scale_bytes:
+            return 0
+        return block_size * sum(kept.scale_bytes[layer] for layer in self.layers)
 
     def num_sink_blocks(self, block_size: int) -> int:
         """Blocks of each sequence that its window does not leave behind."""
@@ -80,79 +91,108 @@ def sights_of(kv_groups: Sequence[KVGroup], layers: range | None = None) -> tupl
     return tuple(Sight(n / sum(counts), sight) for sight, n in own)
 
 
-_FLOAT = 4  # bytes of a state's numbers
+_FLOAT = 4  # bytes of a scale, and of a state's numbers
 _PADDING = 0.04
 """The part of a page that may be lost to a KV group whose blocks do not fill it."""
-
-
-def shares(
-    kv_groups: Sequence[KVGroup], layer_bytes: Sequence[int], block_size: int
-) -> list[PageShare]:
-    """How KV groups cut pages, of which there are none yet; nothing if they cannot.
-
-    A *unit* is a block of one of the smallest layers in each *lane*: of as many lanes as divide the
-    layers of every KV group. A page has as few units as lose little in each of them.
-
-    layer_bytes: of a token's numbers, without scales. The layers of a KV group keep as much each,
-        as many times more than the smallest as divide a block's tokens: so a block begins where a
-        token does.
-    """
-    each = [{layer_bytes[layer] for layer in kv_group.layers} for kv_group in kv_groups]
-    least = min(map(min, each))
-    if any(len(own) > 1 or min(own) % least or block_size % (min(own) // least) for own in each):
-        return []
-    counts = [len(kv_group.layers) for kv_group in kv_groups]
-    lanes = gcd(*counts)
-    spans = [n // lanes * (min(own) // least) for n, own in zip(counts, each, strict=True)]
-    sizes = (blocks * max(spans) for blocks in count(1))
-    units = next(size for size in sizes if all(size % span < _PADDING * size for span in spans))
-    return [PageShare(0, units, span) for span in spans]
-
-
 _MOST_PARTS = 64
 """Units of a block, where states share its memory. Each is counted by itself."""
 _ALIGNED = 64  # bytes: units begin where lines of caches do, if blocks do
 
 
-class KeptBytes(NamedTuple):
-    """What blocks take: of each KV group of those that keep tokens, and of a slot for states.
+class LayerBytes(Protocol):
+    """What layers keep, in bytes, by layer."""
 
-    scales: what of the blocks is scales, as large a part of each. row: of a head's key, and of its
-        value, without a scale; 0: these differ, or layers'.
+    @property
+    def token_bytes(self) -> Sequence[int]:
+        """Of a token's keys and values."""
+        ...
+
+    @property
+    def scale_bytes(self) -> Sequence[int]:
+        """What of ``token_bytes`` is scales; nothing at all where no layer has some."""
+        ...
+
+    @property
+    def rows(self) -> Sequence[tuple[int, ...]]:
+        """Of a head's key, and its value, if that is kept beside it, without scales; nothing at all
+        where that is not known.
+        """
+        ...
+
+    @property
+    def state_bytes(self) -> Sequence[int]:
+        """Of a sequence's state; nothing at all where no layer has one."""
+        ...
+
+    @property
+    def draft_bytes(self) -> Sequence[int]:
+        """Of what a state keeps of each draft; as state_bytes."""
+        ...
+
+
+class Planes:
+    """The pieces of memory that pages are cut of: one, or two, of keys and of values, where these
+    are of other sizes, but as many times larger in all layers.
+
+    In a plane a unit is of whole rows. Scales lie beside it, one for each row.
+
+    parts: bytes of each plane, in so many of all; nothing: these layers cannot have them in common.
+    step: bytes, over all planes, that units are multiples of.
     """
 
-    blocks: tuple[int, ...]
-    slot: int
-    scales: tuple[int, ...]
-    row: int
+    def __init__(self, rows: Iterable[tuple[int, ...]], scaled: Iterable[tuple[int, ...]]) -> None:
+        """rows: as ``LayerBytes`` has them, of layers that keep tokens. scaled: with scales."""
+        forms, self._scaled = {*map(_form, rows)}, {*map(_form, scaled)}
+        whole = {tuple(size // gcd(*form) for size in form) for form in forms} or {(1,)}
+        whole_words = len(forms) == 1 or not any(size % _FLOAT for form in forms for size in form)
+        self.parts = whole.pop() if len(whole) == 1 and whole_words else ()
+        self.step = lcm(*map(sum, forms))
+
+    @classmethod
+    def of(cls, kv_groups: Sequence[KVGroup], kept: LayerBytes) -> Planes:
+        layers = [layer for one in kv_groups if one.state is None for layer in one.layers]
+        rows, scales = (kept.rows[layer] for layer in layers if kept.rows), kept.scale_bytes
+        return cls(rows, (kept.rows[layer] for layer in layers if scales and scales[layer]))
+
+    def with_scales(self, unit: int) -> int:
+        """Bytes of a unit and its scales, of which it has some for each size of rows."""
+        return unit + sum(_FLOAT * len(form) * unit // sum(form) for form in self._scaled)
 
 
-def shares_with_states(sizes: KeptBytes, block_size: int) -> list[PageShare]:
-    """How KV groups cut pages that states share; of pages there are none yet. Nothing if they
-    cannot.
+def _form(rows: tuple[int, ...]) -> tuple[int, ...]:
+    return rows[:1] if len({*rows}) == 1 else rows
+
+
+def shares(kv_groups: Sequence[KVGroup], kept: LayerBytes, block_size: int) -> list[PageShare]:
+    """How KV groups cut pages, of which there are none yet; nothing if they cannot.
 
     A *unit* is so large a part of a block that the blocks of all KV groups are whole units, and
-    slots nearly. A page has as few units as lose little in each KV group.
+    slots for states nearly. A page has as few units as lose little in each KV group.
     """
-    numbers = [own - scales for own, scales in zip(sizes.blocks, sizes.scales, strict=True)]
-    whole = gcd(*numbers)
-    if not sizes.row or not whole or whole % sizes.row:
+    sizes = [one.block_bytes(kept, block_size) for one in kv_groups]
+    numbers = [
+        size - one.scale_bytes(kept, block_size)
+        for one, size in zip(kv_groups, sizes, strict=True)
+        if one.state is None
+    ]
+    slot, whole, planes = sum(sizes[len(numbers) :]), gcd(*numbers), Planes.of(kv_groups, kept)
+    if not whole or len(planes.parts) not in ((1,) if slot else (1, 2)):
         return []
-    aligned = gcd(whole, _ALIGNED)
+    step = lcm(planes.step, gcd(whole, _ALIGNED), _FLOAT if slot else 1)
     for parts in range(1, _MOST_PARTS + 1):
         unit = whole // parts
-        if whole // sizes.row % parts or unit % aligned or unit % _FLOAT:
+        if whole % parts or unit % step:
             continue
-        with_scales = sizes.blocks[0] * unit // numbers[0]
-        spans = [n // unit for n in numbers]
-        slot = -(-sizes.slot // unit)
-        full = max(*spans, slot)
-        for units in range(full, _MOST_PARTS * full, full):
-            kept = units // slot * sizes.slot
+        with_scales = planes.with_scales(unit)
+        spans = [n // unit for n in numbers] + ([-(-slot // unit)] if slot else [])
+        for units in range(max(spans), _MOST_PARTS * max(spans), max(spans)):
             small = (1 - _PADDING) * units
-            if kept > small * with_scales and all(units // n * n > small for n in spans):
-                lost = (slot * with_scales - sizes.slot) * block_size // with_scales
-                return [PageShare(0, units, n) for n in spans] + [PageShare(0, units, slot, lost)]
+            if slot and units // spans[-1] * slot <= small * with_scales:
+                continue
+            if all(units // span * span > small for span in spans):
+                lost = (spans[-1] * with_scales - slot) * block_size // with_scales
+                own = [PageShare(0, units, span) for span in spans]
+                return [*own[:-1], own[-1]._replace(lost=lost if slot else 0)]
     return []
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KVGroup
+from quire.core.kv_groups import KVGroup, LayerBytes, Planes
 from quire.core.memory import (
     BlockHash,
     BlockSource,
@@ -31,30 +31,6 @@ from quire.core.scheduling import (
     Scheduler,
     SessionLimits,
 )
-
-
-class LayerBytes(Protocol):
-    """What layers keep, in bytes, by layer."""
-
-    @property
-    def token_bytes(self) -> Sequence[int]:
-        """Of a token's keys and values."""
-        ...
-
-    @property
-    def scale_bytes(self) -> Sequence[int]:
-        """What of ``token_bytes`` is scales; nothing at all where no layer has some."""
-        ...
-
-    @property
-    def state_bytes(self) -> Sequence[int]:
-        """Of a sequence's state; nothing at all where no layer has one."""
-        ...
-
-    @property
-    def draft_bytes(self) -> Sequence[int]:
-        """Of what a state keeps of each draft; as state_bytes."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -131,16 +107,8 @@ class EngineLimits:
         return [kv_group.window and kv_group.window.tokens for kv_group in self.kv_groups]
 
     def block_bytes(self, kept: LayerBytes) -> list[int]:
-        """Of a block in each KV group: keys and values of tokens, or states, of its layers."""
-        return [
-            self.block_size * sum(kept.token_bytes[layer] for layer in kv_group.layers)
-            if kv_group.state is None
-            else sum(
-                kept.state_bytes[layer] + kv_group.state.drafts * kept.draft_bytes[layer]
-                for layer in kv_group.layers
-            )
-            for kv_group in self.kv_groups
-        ]
+        """Of a block in each KV group."""
+        return [one.block_bytes(kept, self.block_size) for one in self.kv_groups]
 
     def pool_bytes(self, kept: LayerBytes) -> int:
         """Of the whole pool on the device."""
@@ -151,17 +119,10 @@ class EngineLimits:
 
     def unit_bytes(self, kept: LayerBytes) -> int:
         """Of a unit of pages: its numbers, and the scales of each form that it may have."""
-        if self.states is not None:
-            first = self.kv_groups[0].share
-            assert first is not None, "all of them share"
-            return self.block_bytes(kept)[0] // first.span
-        scales, numbers = set[int](), 0  # of which all KV groups have as many in a unit
-        for kv_group, whole in zip(self.kv_groups, self.block_bytes(kept), strict=True):
-            assert kv_group.share is not None, "all of them share"
-            own = sum(kept.scale_bytes[layer] for layer in kv_group.layers if kept.scale_bytes)
-            scales.add(own * self.block_size // kv_group.share.span)
-            numbers = (whole - own * self.block_size) // kv_group.share.span
-        return numbers + sum(scales)
+        first, share = self.kv_groups[0], self.share
+        assert share is not None, "all of them share"
+        whole, scales = (n(kept, self.block_size) for n in (first.block_bytes, first.scale_bytes))
+        return Planes.of(self.kv_groups, kept).with_scales((whole - scales) // share.span)
 
     def pages_held(self, num_tokens: int | None, num_seqs: int) -> int:
         """Most pages that sequences of ``num_tokens`` hold, where KV groups share them."""

@@ -69,7 +69,8 @@ def naming(what: str, number: int, count: int) -> Iterator[None]:
     except RequestError as error:
         if count == 1 or error.field == "model":  # which is one for all
             raise
-        raise type(error)(f"{what}[{number}]: {error}", error.field) from error
+        error.args = (f"{what}[{number}]: {error}",)
+        raise
 
 
 def refuse_all_but_none(given: Mapping[str, object]) -> None:

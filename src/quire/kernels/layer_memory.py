@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,34 +91,6 @@ class LayerKV(NamedTuple):
         """The tensors that are not empty, whose first dimension is the blocks."""
         every = (self.keys, self.values, self.key_scales, self.value_scales)
         return [part for part in every if part is not None and part.numel()]
-
-    def with_scales(self, num_kv_heads: int, size: int, zeros: Callable[[int], Tensor]) -> LayerKV:
-        """The same numbers with other scales, for layers of which a block is ``size`` of these."""
-        blocks, _, tokens = self.keys.shape[:3]
-        form = blocks, num_kv_heads, tokens // size
-        scales = None if self.value_scales is None else zeros(prod(form)).view(form)
-        return self._replace(key_scales=zeros(prod(form)).view(form), value_scales=scales)
-
-    def at(self, first: int, kv_group: int, num_kv_heads: int, size: int = 1) -> LayerKV:
-        """The memory from block ``first`` on, as that of a layer in another KV group.
-
-        size: how many of these blocks one of that layer's is as large as.
-        """
-
-        def seen(part: Tensor) -> Tensor:
-            blocks, heads, _, *row = part.shape
-            row = [size * heads * numbers // num_kv_heads for numbers in row]
-            block = [num_kv_heads, self.keys.shape[2], *row]
-            steps = [prod(block[place:]) for place in range(1, len(block) + 1)]
-            start = part.storage_offset() + first * part.stride(0)
-            return part.as_strided(
-                (blocks - first - size + 1, *block), (part.stride(0), *steps), start
-            )
-
-        tensors: dict[str, Any] = {
-            k: seen(v) for k, v in self._asdict().items() if isinstance(v, Tensor)
-        }
-        return self._replace(kv_group=kv_group, **tensors)
 
 
 class LayerState(NamedTuple):

@@ -263,6 +263,36 @@ def test_layers_with_windows_of_its_own_are_a_kv_group(model_dir: ModelDir, tmp_
 
 
 @pytest.mark.usefixtures("any_size")
+@pytest.mark.parametrize("cache", [None, "int8"])
+def test_both_have_blocks_on_pages_of_one_memory(
+    cache: str | None, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """Of which there are so few that texts swap, and pages go from one KV group to another."""
+    import transformers
+
+    larger = {**SMALL_LLAMA, "num_hidden_layers": 3, "head_dim": 48, "sliding_window": 20}
+    other = save_model(transformers.Gemma2Config(**larger), tmp_path)
+    directory, prompts = model_dir("gemma2"), random_prompts(9, 12, 15, 8, 17)
+    greedy = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+    settings = {"block_size": 4, "kv_cache_dtype": cache or "auto"}
+    expected = texts(LLM(directory, **settings).generate(prompts, greedy, use_tqdm=False))
+    tight = {**settings, "swap_space": 0.01, "preemption_mode": "swap"}
+    for draft, spans, units in ((directory, (1, 1), 60), (other, (3, 1, 4), 16 * 12)):
+        room = units * LLM(directory, **settings, **drafted(draft)).capacity.mean_block_bytes
+        llm = LLM(directory, **tight, kv_cache_memory_bytes=room, **drafted(draft))
+        assert tuple(one.share and one.share.span for one in llm.capacity.kv_groups) == spans
+        verified, swaps = Verified(llm), 0
+        for _ in range(2):  # the second time with what the prefix cache has left
+            outputs = llm.generate(prompts, greedy, use_tqdm=False)
+            assert texts(outputs) == expected
+            swaps += sum(output.metrics.num_swaps for output in outputs)
+        assert swaps > 0
+        assert verified.drafts > 20 and (verified.right == verified.drafts) == (draft == directory)
+        usage = llm.engine.scheduler.allocator.usage()
+        assert usage.used == usage.reserved == 0 and usage.capacity == llm.capacity.num_blocks * 4
+
+
+@pytest.mark.usefixtures("any_size")
 def test_what_it_looks_at_is_in_its_window(model_dir: ModelDir) -> None:
     """Its last draft is computed one step late, when the window may have left a block behind."""
     directory, prompts = model_dir("mistral"), random_prompts(9, 30, 17)

@@ -16,7 +16,8 @@ from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, BlockTable, KeptState, MoveKind
 from quire.core.protocol import Chunk, Readout, SoftCut
 from quire.execution.batch import pack
-from quire.execution.kv.cache import KVCache, bytes_per_token, check_heads
+from quire.execution.kv.cache import KVCache
+from quire.execution.kv.layers import bytes_per_token, check_heads
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.layer_memory import KVShape, StateShape
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,36 +11,52 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KeptBytes, KVGroup, shares_with_states
+from quire.core.kv_groups import KVGroup, shares
 from quire.core.memory import BlockMove, KeptState, MoveKind
-from quire.execution.kv.cache import KVCache, bytes_per_token, row_bytes, scale_bytes
+from quire.execution.kv.cache import KVCache
+from quire.execution.kv.layers import bytes_per_token, rows_of, scale_bytes
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.layer_memory import KVShape, LayerKV, StateShape
 from quire.kernels.rounded_cache import FOUR_BITS
+from quire.models.shape import CacheShape
 
 SIZE, DRAFTS = 4, 2
 VALUES, LATENT = KVShape(2, 32, 32), KVShape(1, 48, 32, latent=True)
 STATE, INPUTS_ALONE = StateShape((6, 8), (3, 8, 8), 10), StateShape((6, 10), (), 10)
 
 
+def on_pages(
+    groups: list[KVGroup], shapes: Sequence[KVShape | StateShape], dtypes: Sequence[torch.dtype]
+) -> list[KVGroup]:
+    """Four of them, as they are cut for layers of these shapes."""
+    kept, both = (
+        (one.nbytes if isinstance(one, StateShape) else 0 for one in shapes),
+        [*zip(shapes, dtypes, strict=True)],
+    )
+    cache = CacheShape(
+        (),
+        tuple(bytes_per_token([one], dtype) for one, dtype in both),
+        0,
+        depends_on_prompt_length=False,
+        state_bytes=(*kept,),
+        draft_bytes=tuple(one.draft_bytes if isinstance(one, StateShape) else 0 for one in shapes),
+        scale_bytes=tuple(scale_bytes(*one) for one in both),
+        rows=tuple(rows_of(*one) for one in both),
+    )
+    each = zip(groups, shares(groups, cache, SIZE), strict=True)
+    return [
+        one._replace(num_blocks=4 * share.per_page, share=share._replace(pages=4))
+        for one, share in each
+    ]
+
+
 def make_cache(
     shapes: list[KVShape | StateShape], dtype: torch.dtype, path: str | None = None
 ) -> tuple[KVCache, list[KVGroup]]:
-    """Of the pages that are cut for layers of these shapes."""
-    paged = [n for n, one in enumerate(shapes) if isinstance(one, KVShape)]
-    kept = [one for one in shapes if isinstance(one, StateShape)]
-    sizes = KeptBytes(
-        (SIZE * bytes_per_token(shapes, dtype),),
-        sum(one.nbytes + DRAFTS * one.draft_bytes for one in kept),
-        (SIZE * sum(scale_bytes(one, dtype) for one in shapes),),
-        row_bytes(shapes, dtype),
-    )
-    first, last = (one._replace(pages=4) for one in shares_with_states(sizes, SIZE))
-    states = [n for n in range(len(shapes)) if n not in paged]
-    groups = [
-        KVGroup((*paged,), 4 * first.per_page, 3, share=first),
-        KVGroup((*states,), 4 * last.per_page, 3, state=KeptState(4, 4, DRAFTS), share=last),
-    ]
+    paged = tuple(n for n, one in enumerate(shapes) if isinstance(one, KVShape))
+    states = tuple(n for n, one in enumerate(shapes) if isinstance(one, StateShape))
+    groups = [KVGroup(paged, 0, 3), KVGroup(states, 0, 3, state=KeptState(4, 4, DRAFTS))]
+    groups = on_pages(groups, shapes, [dtype] * len(shapes))
     return KVCache(shapes, groups, SIZE, dtype, choose_kernels(torch.float32), path), groups
 
 
@@ -124,3 +141,59 @@ def test_a_rank_whose_states_have_no_room_is_refused() -> None:
     larger = STATE._replace(rows=(6, 2000))
     with pytest.raises(ConfigError, match=r"more than the [0-9,]+ that it has"):
         KVCache([STATE, LATENT, larger], groups, SIZE, torch.float32, choose_kernels(torch.float32))
+
+
+LARGE, SMALL, UNEVEN = KVShape(1, 64, 64), KVShape(2, 32, 32), KVShape(2, 48, 32)
+TOGETHER: dict[str, tuple[list[KVShape | StateShape], list[tuple[int, ...]]]] = {
+    "windows": ([SMALL] * 5, [(0, 3), (1, 2, 4)]),
+    "two sizes of heads": ([SMALL, LARGE, SMALL, LARGE], [(1, 3), (0, 2)]),
+    "two sizes in one block": ([SMALL, LARGE, LARGE, SMALL], [(0, 1), (2, 3)]),
+    "values smaller than keys": ([UNEVEN, KVShape(1, 96, 64), UNEVEN], [(0,), (1, 2)]),
+    "latents beside heads": ([KVShape(1, 64, 32, latent=True), LARGE, LARGE], [(0,), (1, 2)]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, FOUR_BITS], ids=str)
+@pytest.mark.parametrize("model", TOGETHER)
+def test_no_two_blocks_of_layers_lie_on_each_other(model: str, dtype: torch.dtype) -> None:
+    """Each KV group has a page, with as many as go there; scales lie as far apart as rows."""
+    shapes, layers = TOGETHER[model]
+    groups = on_pages([KVGroup(own, 0) for own in layers], shapes, [dtype] * len(shapes))
+    cache = KVCache(shapes, groups, SIZE, dtype, choose_kernels(torch.float32))
+    tiles, whole = [], 0
+    for page, group in enumerate(groups):
+        share = group.share
+        assert share is not None
+        first = page * share.units
+        blocks = range(first, first + share.per_page * share.span, share.span)
+        for layer in (cache.layers[number] for number in group.layers):
+            assert isinstance(layer, LayerKV)
+            steps = {part.stride(0) // part.stride(2) for part in layer.parts}
+            assert steps == {layer.block_rows}, "the kernels know of one"
+            tiles += [span_of(part, block) for part in layer.parts for block in blocks]
+        whole = share.num_units
+    assert all(a[1] <= b[0] for a, b in pairwise(sorted(tiles)))
+    pieces = [(one.data_ptr(), one.data_ptr() + one.nbytes) for one in cache._made]
+    assert all(any(a <= start and end <= b for a, b in pieces) for start, end in tiles)
+    if dtype.itemsize > 1:
+        numbers = sum(one.nbytes for one in cache._made) // whole
+        sizes = [sum(bytes_per_token([shapes[n]], dtype) for n in own) * SIZE for own in layers]
+        assert [one.share and one.share.span * numbers for one in groups] == sizes
+
+
+def test_a_rank_without_a_draft_model_has_the_same_blocks_of_less() -> None:
+    """And of a KV group that is the draft model's alone, nothing."""
+    shapes: list[KVShape | StateShape] = [VALUES, VALUES, LARGE, LARGE]
+    kinds = [torch.bfloat16] * 2 + [torch.float32] * 2
+    layers = [(0, 2), (1,), (3,)]
+    groups = on_pages([KVGroup(own, 0) for own in layers], shapes, kinds)
+    kernels = choose_kernels(torch.float32)
+    both = KVCache(shapes, groups, SIZE, kinds, kernels)
+    own = [one._replace(layers=tuple(n for n in one.layers if n < 2)) for one in groups]
+    half = KVShape(1, 32, 32)
+    alone = KVCache([half, half], own, SIZE, kinds[:2], kernels)
+    assert alone.move([BlockMove(MoveKind.COPY, 0, 1, number) for number in range(3)]) == []
+    assert [len(one.parts[0]) for one in alone.layers] == [
+        len(one.parts[0]) for one in both.layers[:2]
+    ]
+    assert alone._made[0].nbytes == both._made[0].nbytes // 2

@@ -333,8 +333,15 @@ def test_blocks_may_lie_between_those_of_another_form(kernels: Kernels, dtype: t
     case = make_case(dtype, (6, 2), (64, 32), 16)
     own, kv_group = case.kv, case.batch.kv_groups[0]
     count, size = len(own.keys), case.batch.block_size
-    units = [torch.full((3 * count + 2, 4, size, dim), 7.0).to(dtype) for dim in (16, 8)]
-    lane = LayerKV(*units).at(2, 0, 2, 2)
+    units = [torch.full((3 * count + 2, 2, size // 2, dim), 7.0).to(dtype) for dim in (64, 32)]
+
+    def seen(unit: torch.Tensor) -> torch.Tensor:
+        """From the third on, two at a time."""
+        width = unit.shape[-1]
+        form, steps = (3 * count - 1, 2, size, width), (size * width, size * width, width, 1)
+        return unit.as_strided(form, steps, 2 * unit.stride(0))
+
+    lane = LayerKV(*map(seen, units))
     assert lane.block_rows == size and lane.dims == own.dims
     tiles = to_tiles(kernels, own)
     for part, old in zip(lane.parts, tiles.parts, strict=True):

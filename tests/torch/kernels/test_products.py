@@ -212,8 +212,9 @@ def test_rows_are_spread_before_they_are_rounded(
     assert (found - rows).abs().max() <= 1e-6 * rows.abs().max()
     nothing = PackedWeight.from_groups(products, form, codes, meant, None, True, smoothing, True)
     x = torch.zeros(3, shape[1], dtype=dtype)
-    x[1, 5] = torch.inf
-    assert nothing.floats(x)[1].isnan().all() and not nothing.floats(x)[::2].any()
+    for value in (torch.inf, -torch.inf, torch.nan, -torch.nan):
+        x[1, 5] = value
+        assert nothing.floats(x)[1].isnan().all() and not nothing.floats(x)[::2].any()
 
 
 def spread_runs(x: Tensor) -> Tensor:
@@ -304,6 +305,27 @@ def test_bits_do_not_depend_on_other_rows_or_threads(
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("form", ["bfloat16", *(form.name for form in Format if form.bits <= 8)])
+def test_bits_of_tiny_numbers_do_not_depend_on_other_rows(products: Products, form: str) -> None:
+    """Without a leading bit they are zeros for tile registers: so for all that take their place."""
+    shape = (37, 96)
+    if form == "bfloat16":
+        packed = PackedWeight.from_floats(products, torch.randn(shape).bfloat16(), None)
+    else:
+        kind = Format[form]
+        codes = torch.randint(2**kind.bits, shape, dtype=torch.uint8)
+        if kind is Format.int8:
+            packed = PackedWeight.from_int8(products, codes, torch.ones(37), None, False)
+        else:
+            drawn = groups(kind, shape, 32, "")
+            packed = PackedWeight.from_groups(products, kind, codes, drawn, None)
+    x = (torch.randn(40, 96) * torch.logspace(-39, -36, 40)[:, None]).bfloat16()
+    alone = torch.cat([packed.floats(row) for row in x.split(1)])
+    assert alone.any(dim=1).sum() > 20
+    for rows in (2, 8, 9, 16, 17, 40):
+        assert torch.equal(packed.floats(x[-rows:]), alone[-rows:]), rows
+
+
 @pytest.mark.parametrize("threads", [2, 3, 7, 24])
 def test_each_piece_is_multiplied_whoever_takes_it(products: Products, threads: int) -> None:
     """More threads than cores, so that some are late and others take of their runs.
@@ -332,7 +354,7 @@ def test_rows_of_zeros_and_no_rows(products: Products) -> None:
     assert packed(torch.zeros(0, 24)).shape == (0, 40)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [torch.nan, -torch.nan, torch.inf, -torch.inf])
 def test_a_rows_nan_stays_in_its_row(products: Products, value: float) -> None:
     weight = torch.randn(40, 24)
     codes = torch.randint(256, (40, 24), dtype=torch.uint8)
@@ -341,6 +363,9 @@ def test_a_rows_nan_stays_in_its_row(products: Products, value: float) -> None:
         PackedWeight.from_floats(products, weight.bfloat16(), None),
         PackedWeight.from_int8(products, codes, torch.ones(40), None, False),
         PackedWeight.from_int8(products, codes, torch.ones(40), None, True),
+        PackedWeight.from_groups(
+            products, form := Format.grouped_int8, codes, groups(form, (40, 24), 8, ""), None, True
+        ),
     ):
         x = torch.randn(14, 24).to(torch.bfloat16)
         x[3, 5] = value

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from quire.capabilities.adapters.checkpoint import check_adapter
 from quire.core.errors import ModelError
-from quire.execution.kv.cache import bytes_per_token
+from quire.execution.kv.layers import bytes_per_token
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.layer_memory import KVShape, LayerKV
 from quire.models.adaptable import adaptable

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ModelError
-from quire.execution.kv.cache import bytes_per_token
+from quire.execution.kv.layers import bytes_per_token
 from quire.kernels.layer_memory import KVShape
 from quire.models.loader import load_model
 from quire.models.shape import read_shape

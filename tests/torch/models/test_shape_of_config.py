@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.execution.kv.cache import bytes_per_token
+from quire.execution.kv.layers import bytes_per_token
 from quire.models.loader import load_model
 from quire.models.shape import read_shape
 from support.small_models import FAMILIES, GEMMAS, HYBRIDS, RECORDS

@@ -12,7 +12,7 @@ from enum import Enum
 
 from quire.core.memory.blocks import BlockMove, MoveKind
 from quire.core.memory.pool import BlockPool
-from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
+from quire.core.memory.values import BlockTable, Demand, Fit, Unit, Usage, When
 from quire.core.memory.views import PoolView
 from quire_lab.contiguous.buddy import BuddyRegions, next_power_of_two
 from quire_lab.contiguous.family import Branch, RegionFamily, Terms
@@ -38,6 +38,7 @@ class ContiguousAllocator:
     """
 
     contents = None  # nothing is found again
+    unit: Unit = "blocks"
 
     def __init__(
         self,
@@ -167,21 +168,34 @@ class ContiguousAllocator:
             moves += _moves(MoveKind.SWAP_OUT, filled, branch.host_blocks)
         return moves
 
+    def _orders_to_return(self, branches: Iterable[Branch]) -> dict[RegionFamily, int]:
+        """Of the regions of each family of these, of which none is here."""
+        families = {branch.family: None for branch in branches}
+        absent = (family for family in families if not family.residents)
+        return {family: self._order_to_return(family) for family in absent}
+
+    def blocks_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> int:
+        orders = self._orders_to_return(self.branches[seq_id] for seq_id in seq_ids)
+        regions = sum(family.terms.width << order for family, order in orders.items())
+        return regions + self._headroom(headroom)
+
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         """Bring sequences back, into regions in which each can have a token more at once.
 
         A family that was preempted because it had outgrown its regions comes back to larger ones.
         """
-        branches = [self.branches[seq_id] for seq_id in seq_ids]
-        absent = [family for family in {b.family: None for b in branches} if not family.residents]
-        orders = {family: self._order_to_return(family) for family in absent}
-        steps = [(None, orders[family]) for family in absent for _ in range(family.terms.width)]
-        needed = sum(1 << order for _, order in steps) + self._headroom(headroom)
-        regions = self.device.exchange(steps) if needed <= self.device.num_free else None
+        ids = list(seq_ids)
+        branches = [self.branches[seq_id] for seq_id in ids]
+        orders = self._orders_to_return(branches)
+        steps = [
+            (None, order) for family, order in orders.items() for _ in range(family.terms.width)
+        ]
+        fits = self.blocks_to_swap_in(ids, headroom) <= self.device.num_free
+        regions = self.device.exchange(steps) if fits else None
         if regions is None:
             return None
-        for family in absent:
-            family.order = orders[family]
+        for family, order in orders.items():
+            family.order = order
             family.spares = [regions.pop(0) for _ in range(family.terms.width)]
         moves: list[BlockMove] = []
         for branch in branches:

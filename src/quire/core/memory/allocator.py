@@ -10,7 +10,7 @@ from typing import Protocol
 
 from quire.core.memory.blocks import BlockHash, BlockMove
 from quire.core.memory.pool import ContentWatcher
-from quire.core.memory.values import BlockTable, Demand, Fit, Usage
+from quire.core.memory.values import BlockTable, Demand, Fit, Unit, Usage
 from quire.core.memory.views import PoolView
 
 
@@ -70,9 +70,11 @@ class KVAllocator(Protocol):
         """None where nothing is found again."""
         ...
 
+    unit: Unit  # of figures of what is needed and free
+
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that can be taken now, those with cached content included."""
+        """Blocks that can be taken now, those with cached content included; in ``unit``."""
         ...
 
     def advance(self, now: float) -> None:
@@ -94,7 +96,7 @@ class KVAllocator(Protocol):
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         """Free blocks that ``append`` would take, beside those that it gives back first.
 
-        Changes nothing.
+        In ``unit``. Changes nothing.
         """
         ...
 
@@ -161,6 +163,13 @@ class KVAllocator(Protocol):
 
         Blocks whose content is still on the device are adopted, not copied. ``headroom`` blocks
         must be left free for the sequences that are running.
+        """
+        ...
+
+    def blocks_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> int:
+        """Free blocks that ``swap_in`` would take, the headroom included; in ``unit``.
+
+        Changes nothing.
         """
         ...
 

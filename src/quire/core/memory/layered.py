@@ -12,7 +12,7 @@ from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pages import SharedPages, SharedPool
 from quire.core.memory.pool import BlockPool, ContentWatcher, PoolNeed
 from quire.core.memory.states import StateAllocator
-from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
+from quire.core.memory.values import BlockTable, Demand, Fit, Unit, Usage, When
 from quire.core.memory.views import PoolView
 
 _GRAVITY = {When.NOW: 0, When.LATER: 1, When.NEVER: 2}
@@ -73,6 +73,7 @@ class LayeredAllocator:
             self.kv_groups = (*self._paged, states)
         self.block_size = block_size
         self._pages = pages
+        self.unit: Unit = "blocks" if pages is None else "pages"
         pools = [(one, one.device) for one in self.kv_groups]
         self._sharing = [(one, pool) for one, pool in pools if isinstance(pool, SharedPool)]
 
@@ -82,7 +83,6 @@ class LayeredAllocator:
 
     @property
     def num_free_blocks(self) -> int:
-        """Of KV groups that share pages: pages."""
         if self._pages is not None:
             return self._pages.num_free
         return sum(kv_group.num_free_blocks for kv_group in self.kv_groups)
@@ -109,7 +109,7 @@ class LayeredAllocator:
 
     def _fit_on_pages(self, pages: SharedPages, demand: Demand) -> Fit:
         """In pages."""
-        needed = sum(pool.pages_for(group.need(demand)) for group, pool in self._sharing)
+        needed = self._needed(lambda kv_group: kv_group.need(demand))
         when = When.NOW if needed <= pages.num_free else When.LATER
         if when is When.LATER:
             alone = replace(demand, block_hashes=(), headroom=0)
@@ -119,7 +119,7 @@ class LayeredAllocator:
             each = zip(self._sharing, takes, strict=True)
             least = sum(pool.part.pages_of(count) for (_, pool), count in each)
             when = When.NEVER if least > pages.count else when
-        return Fit(when, needed, pages.num_free, pages.count, unit="pages")
+        return Fit(when, needed, pages.num_free, pages.count)
 
     def admit(self, seq_id: int, demand: Demand) -> int | None:
         common = self._findable(demand)
@@ -150,11 +150,7 @@ class LayeredAllocator:
         return None if found is None else (len(self._paged), found[1])
 
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
-        """Of KV groups that share pages: pages."""
-        if self._pages is not None:
-            needs = ((one.blocks_to_append(new_tokens), pool) for one, pool in self._sharing)
-            return sum(pool.pages_for(PoolNeed(blocks)) for blocks, pool in needs)
-        return sum(kv_group.blocks_to_append(new_tokens) for kv_group in self.kv_groups)
+        return self._needed(lambda kv_group: PoolNeed(kv_group.blocks_to_append(new_tokens)))
 
     def append(
         self, new_tokens: Mapping[int, int], group: Collection[int] = ()
@@ -216,6 +212,10 @@ class LayeredAllocator:
             return None
         return self._in_all(lambda kv_group: kv_group.swap_out(ids))
 
+    def blocks_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> int:
+        ids = list(seq_ids)
+        return self._needed(lambda kv_group: kv_group.need_to_swap_in(ids, headroom))
+
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         ids = list(seq_ids)
         if not self._have_room(lambda kv_group: kv_group.need_to_swap_in(ids, headroom)):
@@ -264,6 +264,12 @@ class LayeredAllocator:
             total = total._replace(used=total.used - lost, external=total.external + padding + lost)
         capacity = pages.count * pages.units * self.block_size
         return total._replace(free=capacity - total.capacity)
+
+    def _needed(self, need: Callable[[GroupAllocator], PoolNeed]) -> int:
+        """What all of that takes of what is free, in ``unit``."""
+        if self._pages is None:
+            return sum(need(one).blocks for one in self.kv_groups)
+        return sum(pool.pages_for(need(one)) for one, pool in self._sharing)
 
     def _have_room(self, need: Callable[[GroupAllocator], PoolNeed]) -> bool:
         """Whether all KV groups have room at once for what each of them takes next."""

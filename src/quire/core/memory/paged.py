@@ -17,7 +17,7 @@ from quire.core.memory.kept import (
     most_held,
 )
 from quire.core.memory.pool import BlockPool, ContentWatcher, PoolNeed
-from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
+from quire.core.memory.values import BlockTable, Demand, Fit, Unit, Usage, When
 from quire.core.memory.views import PagedView, PoolView
 
 
@@ -30,6 +30,8 @@ class PagedAllocator:
     With a ``window``, a sequence gives back the blocks that its later tokens cannot see, all but
     those of its attention sinks.
     """
+
+    unit: Unit = "blocks"
 
     def __init__(
         self,
@@ -330,9 +332,12 @@ class PagedAllocator:
         tails = sum(table.missing(table.promised, self.block_size) for table in tables)
         return PoolNeed(len(distinct) - len(found) + tails + headroom, revived)
 
+    def blocks_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> int:
+        return self.need_to_swap_in(seq_ids, headroom).blocks
+
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         seq_ids = list(seq_ids)
-        if self.need_to_swap_in(seq_ids, headroom).blocks > self.device.num_free:
+        if self.blocks_to_swap_in(seq_ids, headroom) > self.device.num_free:
             return None
         tables = [self.tables[seq_id] for seq_id in seq_ids]
         distinct = _distinct(table.blocks for table in tables)

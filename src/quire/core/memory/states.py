@@ -8,7 +8,7 @@ from quire.core.memory.blocks import BlockHash, BlockMove, Content, MoveKind, na
 from quire.core.memory.kept import KeptState
 from quire.core.memory.pool import BlockPool, ContentWatcher, PoolNeed
 from quire.core.memory.snapshots import Snapshots
-from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
+from quire.core.memory.values import BlockTable, Demand, Fit, Unit, Usage, When
 from quire.core.memory.views import PagedView, PoolView
 
 
@@ -51,6 +51,8 @@ class StateAllocator:
 
     alive: whether the rest of what a text has left at the end of the block of that name is here.
     """
+
+    unit: Unit = "blocks"
 
     def __init__(
         self,
@@ -332,9 +334,12 @@ class StateAllocator:
     def need_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> PoolNeed:
         return PoolNeed(self._owed(headroom, len([*seq_ids])))
 
+    def blocks_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> int:
+        return self.need_to_swap_in(seq_ids, headroom).blocks
+
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         ids = list(seq_ids)
-        if self.need_to_swap_in(ids, headroom).blocks > self.device.num_free:
+        if self.blocks_to_swap_in(ids, headroom) > self.device.num_free:
             return None
         target: dict[int, int] = {}
         for table in (self.tables[seq_id] for seq_id in ids):

@@ -41,6 +41,10 @@ class Demand:
     begins: BlockHash | None = None
 
 
+Unit = Literal["blocks", "pages"]
+"""Of what is needed and free: pages, where KV groups share them."""
+
+
 class When(Enum):
     NOW = "now"
     LATER = "later"  # once others have freed enough
@@ -48,9 +52,7 @@ class When(Enum):
 
 
 class Fit(NamedTuple):
-    """Whether a demand fits, with the figures behind the answer, in blocks; where KV groups share
-    pages, in pages.
-    """
+    """Whether a demand fits, with the figures behind the answer, in the allocator's unit."""
 
     when: When
     needed: int  # blocks to take from the free ones, headroom included
@@ -59,7 +61,6 @@ class Fit(NamedTuple):
     cached: int = 0  # tokens that a prefix hit saves
     evicted: int = 0  # tokens that it would have saved, had their blocks not been taken since
     stateless: int = 0  # tokens whose blocks are here, but no state to go on from after them
-    unit: Literal["blocks", "pages"] = "blocks"
 
 
 class BlockTable(NamedTuple):

@@ -110,6 +110,7 @@ class Admission:
         self.stats = SchedulerStats()
         self.watcher: LookupWatcher | None = None
         self._allocator = allocator
+        self._unit = allocator.unit
         self._live = live
         self._preemption = preemption
         self._scored = scored
@@ -130,15 +131,9 @@ class Admission:
         headroom = running + group.width if running else 0
         moves = self._preemption.restore(group, headroom)
         if moves is None:
-            on_host = (self._allocator.table(seq_id).kv_groups for seq_id in group.tables())
-            blocks = {
-                (kv_group, block)
-                for kv_groups in on_host
-                for kv_group, table in enumerate(kv_groups)
-                for block in table.block_ids
-            }
-            why, free = "not enough free blocks to swap in", self._allocator.num_free_blocks
-            return Shortage(why, len(blocks) + headroom, free)
+            needed = self._allocator.blocks_to_swap_in(group.tables(), headroom)
+            why, free = f"not enough free {self._unit} to swap in", self._allocator.num_free_blocks
+            return Shortage(why, needed, free, unit=self._unit)
         step.moves.extend(moves)
         if self._cache is not None:
             self._cache.restored(group)
@@ -157,8 +152,8 @@ class Admission:
         if cached is None:  # under a window, what is fetched may need more than what is computed
             cached = self._allocator.admit(trunk.seq_id, demand)
         if cached is None:
-            why = f"not enough free {fit.unit}"
-            return Shortage(why, fit.needed, fit.free, unit=fit.unit)
+            why = f"not enough free {self._unit}"
+            return Shortage(why, fit.needed, fit.free, unit=self._unit)
         fetches = [] if cache is None else cache.admitted(group, cached)
         step.moves.extend(fetches)
         why = f"{cached} of {demand.num_tokens} tokens cached"
@@ -167,7 +162,9 @@ class Admission:
         if fit.stateless:
             why += f", {fit.stateless} more have blocks but no snapshot of their state"
         step.decisions.append(
-            Decision(Verdict.ADMIT, group.request.request_id, why, fit.needed, fit.free)
+            Decision(
+                Verdict.ADMIT, group.request.request_id, why, fit.needed, fit.free, unit=self._unit
+            )
         )
         trunk.num_computed = cached
         if cache is not None and cache.stops is not None:
@@ -262,7 +259,9 @@ def _refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> No
         fit = allocator.fit(demand)
         if fit.when is When.NEVER:
             units = (
-                "pages" if fit.unit == "pages" else f"KV blocks of {allocator.block_size} tokens"
+                "pages"
+                if allocator.unit == "pages"
+                else f"KV blocks of {allocator.block_size} tokens"
             )
             text = f"{what} can never fit: {fit.needed} {units} needed, the pool has {fit.capacity}"
             if name == "prompt":

@@ -71,7 +71,8 @@ class Preemption:
     def shortage(self, new_tokens: dict[int, int]) -> Shortage:
         """Of a group that cannot grow by ``new_tokens``, by sequence."""
         needed = self._allocator.blocks_to_append(new_tokens)
-        return Shortage("could not grow", needed, self._allocator.num_free_blocks)
+        free, unit = self._allocator.num_free_blocks, self._allocator.unit
+        return Shortage("could not grow", needed, free, unit=unit)
 
     def preempt(
         self, victim: SequenceGroup, group: SequenceGroup, shortage: Shortage, step: Step
@@ -103,6 +104,7 @@ class Preemption:
             swap if mode is PreemptionMode.AUTO else None,
             recompute if mode is PreemptionMode.AUTO else None,
             "a larger kv_cache_memory_bytes or a smaller max_num_seqs",
+            shortage.unit,
         )
         step.decisions.append(decision)
 

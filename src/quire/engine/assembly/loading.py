@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ from quire.core.protocol import SamplingParams
 from quire.engine.assembly.centring import describe_rounding
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
-from quire.execution.kv.cache import (
+from quire.execution.kv.layers import (
     bytes_per_token,
     check_heads,
     is_spread,
-    row_bytes,
+    rows_of,
     scale_bytes,
 )
-from quire.kernels.layer_memory import KVShape, StateShape
+from quire.kernels.layer_memory import StateShape
 from quire.kernels.ranks import Ranks
 from quire.models.base import Model
 from quire.models.config import sampling_defaults
@@ -114,20 +114,8 @@ def cache_shape(model: Model, kv_dtype: torch.dtype) -> CacheShape:
         depends_on_prompt_length=model.kv_depends_on_prompt_length,
         state_bytes=tuple(one.nbytes if one else 0 for one in kept) if has_states else (),
         draft_bytes=tuple(one.draft_bytes if one else 0 for one in kept) if has_states else (),
-        alike=_are_alike(model.kv_shapes),
-        row_bytes=row_bytes(model.kv_shapes, kv_dtype),
+        rows=tuple(rows_of(shape, kv_dtype) for shape in model.kv_shapes),
     )
-
-
-def _are_alike(shapes: Sequence[KVShape | StateShape]) -> bool:
-    """Whether what layers keep differs in nothing but how much it is: heads, and their sizes."""
-
-    def form(shape: KVShape | StateShape) -> object:
-        if not isinstance(shape, KVShape):
-            return shape
-        return shape.latent, *(numbers / shape.key_dim for numbers in shape.kept)
-
-    return len({form(shape) for shape in shapes}) == 1
 
 
 OVERRIDES = (*SAMPLING_DEFAULTS, "presence_penalty", "frequency_penalty")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KeptBytes, divide, shares, shares_with_states
+from quire.core.kv_groups import divide, shares
 from quire.core.limits import EngineLimits
 from quire.core.memory import PageShare
 from quire.engine.config import EngineConfig
@@ -35,7 +35,7 @@ def fill(
         ConfigError: there is less room than was asked for, or too little to be of use.
     """
     size, kv_groups = limits.block_size, limits.kv_groups
-    if own := _shares(limits, cache):
+    if own := shares(kv_groups, cache, size) if len(kv_groups) > 1 else []:
         return _fill_pages(limits, own, cache, config, budget)
     block_bytes = limits.block_bytes(cache)
     least, full_load = (
@@ -73,23 +73,6 @@ def fill(
         for kv_group, count, on_host in zip(kv_groups, blocks, host_blocks, strict=True)
     )
     return _with_longest(replace(limits, kv_groups=filled), cache, config)
-
-
-def _shares(limits: EngineLimits, cache: CacheShape) -> list[PageShare]:
-    """How KV groups cut pages that they share; nothing if there is one, or they cannot."""
-    size, kv_groups = limits.block_size, limits.kv_groups
-    if len(kv_groups) < 2:
-        return []
-    scales = cache.scale_bytes or (0,) * len(cache.token_bytes)
-    if limits.states is not None:
-        *blocks, slot = limits.block_bytes(cache)
-        own = (size * sum(scales[layer] for layer in one.layers) for one in kv_groups[:-1])
-        kept = KeptBytes(tuple(blocks), slot, tuple(own), cache.row_bytes)
-        return shares_with_states(kept, size)
-    if not cache.alike:
-        return []
-    numbers = [n - own for n, own in zip(cache.token_bytes, scales, strict=True)]
-    return shares(kv_groups, numbers, size)
 
 
 def _fill_pages(

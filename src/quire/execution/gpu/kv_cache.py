@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, MoveKind
 from quire.execution.gpu.memory import swap_memory
-from quire.execution.kv.cache import SCALE, is_scaled, place_layers
+from quire.execution.kv.layers import layers_of
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.layer_memory import KVShape, LayerKV
 
@@ -37,13 +37,11 @@ class DeviceKVCache:
         """ConfigError if main memory cannot hold the host blocks."""
         self.block_size = block_size
 
-        def make(layer: int, num_blocks: int, kv_group: int) -> LayerKV:
-            return _layer(shapes[layer], num_blocks, block_size, dtype, kv_group, device)
+        def zeros(count: int, kind: torch.dtype) -> Tensor:
+            return torch.zeros(count, dtype=kind, device=device)
 
-        def scales(count: int) -> Tensor:
-            return torch.zeros(count, dtype=SCALE, device=device)
-
-        self.layers = place_layers(shapes, kv_groups, make, scales)
+        layers = layers_of(shapes, kv_groups, block_size, [dtype] * len(shapes), zeros)
+        self.layers = [one for one in layers if isinstance(one, LayerKV)]  # all of them
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -90,20 +88,3 @@ class DeviceKVCache:
             movers[MoveKind.SWAP_OUT] = BlockMover(out, device, same_pool=False)
             movers[MoveKind.SWAP_IN] = BlockMover(back, device, same_pool=False)
         return movers
-
-
-def _layer(
-    shape: KVShape,
-    num_blocks: int,
-    block_size: int,
-    dtype: torch.dtype,
-    kv_group: int,
-    device: torch.device,
-) -> LayerKV:
-    rows = (num_blocks, shape.num_kv_heads, block_size)
-    return LayerKV.of(
-        shape,
-        lambda dim: torch.zeros((*rows, dim), dtype=dtype, device=device),
-        kv_group,
-        lambda: torch.zeros(rows, dtype=SCALE, device=device) if is_scaled(dtype) else None,
-    )

@@ -97,11 +97,10 @@ class CacheShape(NamedTuple):
     depends_on_prompt_length: bool  # so blocks of one prompt must not be reused for another
     state_bytes: tuple[int, ...] = ()  # by layer: a sequence's state; 0 or nothing: it has none
     draft_bytes: tuple[int, ...] = ()  # by layer: what a state keeps of each draft
-    scale_bytes: tuple[
-        int, ...
-    ] = ()  # by layer: what of token_bytes is scales; nothing: no layer's
-    alike: bool = True  # whether keys and values of all layers have one form, larger or smaller
-    row_bytes: int = 0  # of a head's key, and its value, without scales; 0: these differ, or layers
+    # by layer: what of token_bytes is scales; nothing: no layer's
+    scale_bytes: tuple[int, ...] = ()
+    # by layer: of a head's key, and its value where that is kept; nothing: it is not known
+    rows: tuple[tuple[int, ...], ...] = ()
 
     @property
     def bytes_per_token(self) -> int:
@@ -114,13 +113,21 @@ class CacheShape(NamedTuple):
 
     def with_draft(self, draft: CacheShape) -> CacheShape:
         """The shape with a draft model's layers after those of the model."""
+
+        def joined(own: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+            if not (own or others):
+                return ()
+            return (own or (0,) * len(self.windows)) + (others or (0,) * len(draft.windows))
+
         return CacheShape(
             self.windows + draft.windows,
             self.token_bytes + draft.token_bytes,
             self.max_positions,
             self.depends_on_prompt_length or draft.depends_on_prompt_length,
-            self.states + draft.states if any(self.states + draft.states) else (),
-            alike=False,
+            joined(self.state_bytes, draft.state_bytes),
+            joined(self.draft_bytes, draft.draft_bytes),
+            joined(self.scale_bytes, draft.scale_bytes),
+            self.rows + draft.rows,
         )
 
 
@@ -247,17 +254,24 @@ class ModelShape:
         return tuple(count * _SCALE_BYTES if has_scales else 0 for count in heads)
 
     @property
-    def _row_bytes(self) -> int:
-        """Of a head's key, and its value, without scales; 0: these differ from layer to layer."""
+    def _rows(self) -> tuple[tuple[int, ...], ...]:
+        """Of a head's key, and its value, without scales, by layer of those that keep something."""
         if self.by_layer is not None:
-            return 0
-        width = self.latent.width if self.latent is not None else self.head_size
-        return int(width * self._number_bytes)
+            sizes = compress(self.by_layer.head_sizes, self.by_layer.keeping)
+            return tuple((self._row_bytes(width),) * 2 for width in sizes)
+        if self.latent is not None:
+            own: tuple[int, ...] = (self._row_bytes(self.latent.width),)
+        else:
+            own = (self._row_bytes(self.head_size),) * 2
+        return tuple(own if size else () for size in self._token_bytes)
+
+    def _row_bytes(self, head_size: int) -> int:
+        return int(head_size * self._number_bytes)
 
     def _kv_bytes(self, kv_heads: int, head_size: int) -> int:
         """Keys and values of a token, with their scales."""
         has_scales = self.kv_dtype is not None and self._number_bytes <= 1
-        return kv_heads * (int(head_size * self._number_bytes) + has_scales * _SCALE_BYTES)
+        return kv_heads * (self._row_bytes(head_size) + has_scales * _SCALE_BYTES)
 
     @property
     def _number_bytes(self) -> float:
@@ -298,7 +312,7 @@ class ModelShape:
             state_bytes=self.state_bytes,
             draft_bytes=self.recurrence.kept_of_drafts(self.hidden_size) if self.recurrence else (),
             scale_bytes=self._scale_bytes,
-            row_bytes=self._row_bytes,
+            rows=self._rows,
         )
 
     @property

@@ -28,11 +28,22 @@ from quire.core.memory import (
     Window,
     hash_blocks,
 )
-from quire.core.protocol import Request, SamplingParams
+from quire.core.protocol import (
+    Decision,
+    Outcome,
+    PreemptionMode,
+    Request,
+    Sample,
+    SamplingParams,
+    StepResult,
+    Verdict,
+)
 from quire.core.scheduling.admission import fitted
 from support.invariants import check_pages, paged, pages_held
+from support.schedulers import make_scheduler
 from support.tables import visible
 
+WHYS = "not enough free pages", "could not grow", "not enough free pages to swap in"
 SIZE = 2
 STEP = 8  # tokens
 
@@ -311,8 +322,15 @@ class PagesMachine(RuleBasedStateMachine):
         if seq_id is None:
             return
         idle = not any(map(len, pages_held(self.allocator, self.units)))
-        swap = self.allocator.swap_in if back else self.allocator.swap_out
-        moves = swap([seq_id])
+        if back:
+            needed, free = (
+                self.allocator.blocks_to_swap_in([seq_id]),
+                self.allocator.num_free_blocks,
+            )
+            moves = self.allocator.swap_in([seq_id])
+            assert idle or (moves is not None) == (needed <= free), "the figures tell why"
+        else:
+            moves = self.allocator.swap_out([seq_id])
         assert moves is not None or not (back and idle), "nobody is there to wait for"
         if moves is not None:
             self.replay(moves)
@@ -477,7 +495,7 @@ def test_a_text_whose_blocks_lie_scattered_does_not_wait_for_ever(*, swapped: bo
         assert texts.allocator.swap_in([99]) is not None
     else:
         fit = texts.allocator.fit(texts.demand(text))
-        assert fit == Fit(When.NOW, 30, 36, 36, evicted=fit.evicted, unit="pages")
+        assert fit == Fit(When.NOW, 30, 36, 36, evicted=fit.evicted)
         assert texts.admit(99, text) == 0
 
 
@@ -490,6 +508,7 @@ def test_branches_that_swap_together_share_what_they_shared() -> None:
     texts.full.device.clear()
     texts.windowed.device.clear()
     assert texts.allocator.usage().free == 12 * 2
+    assert texts.allocator.blocks_to_swap_in([0, 1]) == 2 + 3, "pages"
     moves = texts.allocator.swap_in([0, 1])
     assert moves is not None and len(moves) == 6
     assert texts.allocator.usage() == before
@@ -498,11 +517,11 @@ def test_branches_that_swap_together_share_what_they_shared() -> None:
 
 def test_a_demand_that_no_empty_memory_holds_is_refused() -> None:
     allocator = make_allocator(4, 2, [(1, None), (2, FAR)])
-    assert allocator.fit(Demand(4)) == Fit(When.NOW, 3, 4, 4, unit="pages")
+    assert allocator.fit(Demand(4)) == Fit(When.NOW, 3, 4, 4)
     assert allocator.fit(Demand(6)).when is When.NEVER  # two pages, and three
     assert allocator.admit(0, Demand(2)) == 0
-    assert allocator.fit(Demand(4)) == Fit(When.LATER, 3, 2, 4, unit="pages")
-    assert allocator.fit(Demand(2)) == Fit(When.NOW, 1, 2, 4, unit="pages")  # beside the other's
+    assert allocator.fit(Demand(4)) == Fit(When.LATER, 3, 2, 4)
+    assert allocator.fit(Demand(2)) == Fit(When.NOW, 1, 2, 4)  # beside the other's
 
 
 def test_padding_is_told_as_lost() -> None:
@@ -569,7 +588,29 @@ def test_states_that_fit_no_empty_memory_are_refused_and_others_wait() -> None:
     assert allocator.fit(Demand(2, forks=[(1, 2)] * 4)).when is When.NEVER
     assert allocator.fit(Demand(2, forks=[(1, 2)] * 2)).when is When.NOW
     assert allocator.admit(0, Demand(8)) == 0
-    assert allocator.fit(Demand(1)) == Fit(When.LATER, 2, 1, 6, unit="pages")
+    assert allocator.fit(Demand(1)) == Fit(When.LATER, 2, 1, 6)
+
+
+def test_whoever_waits_or_gives_way_is_told_pages_that_are_needed_and_free() -> None:
+    """By whichever way: let in, grown, brought back."""
+    allocator = make_allocator(12, 3, [(1, None), (3, FAR)], host=40, state=2)
+    assert allocator.unit == "pages"
+    scheduler = make_scheduler(allocator, mode=PreemptionMode.SWAP)
+    for name in "abc":
+        prompt = tuple(range(ord(name), ord(name) + 2))
+        scheduler.add(Request(name, prompt, SamplingParams(max_tokens=8), 8, 0))
+    told: list[Decision] = []
+    for clock in range(120):
+        step = scheduler.schedule(float(clock))
+        told += step.decisions
+        outcomes = {one.seq_id: Outcome([Sample(7)]) for one in step.chunks if one.readout}
+        scheduler.update(step, StepResult(outcomes), float(clock), lambda progress: False)
+    assert not scheduler.has_work
+    figures = [one for one in told if one.needed is not None]
+    assert {one.unit for one in figures} == {"pages"}
+    short = [one for one in figures if one.what in (Verdict.WAIT, Verdict.SWAP)]
+    assert {why for one in short for why in WHYS if why in one.why} == {*WHYS}
+    assert all(one.free is not None and (one.needed or 0) > one.free for one in short)
 
 
 def test_how_long_a_prompt_may_be_is_told_in_tokens() -> None:

@@ -78,8 +78,8 @@ def test_defaults_are_those_of_the_config() -> None:
     assert limits.max_sessions_per_client == config.max_num_sessions // 2
 
 
-APART = CACHE._replace(alike=False)
-"""The same of layers that keep tokens in different forms."""
+APART = CACHE._replace(rows=((3, 5), (4, 4)))
+"""The same of layers whose values are not as many times larger than their keys."""
 
 
 def test_layers_with_a_window_hold_windows_and_the_others_get_the_rest() -> None:
@@ -122,7 +122,7 @@ def test_kv_groups_share_pages_where_their_layers_keep_tokens_alike() -> None:
         ((4, 22), (1, 1), (22, 2, 11)),  # 1B
         ((3, 1, 2), (1, 1, 1), (6, 3, 1, 2)),
         ((10, 50), (1, 2), (10, 1, 10)),  # Gemma 4 31B
-        ((3, 12), (2, 1), (4, 2, 4)),  # E2B
+        ((3, 12), (2, 1), (2, 1, 2)),  # E2B
     ],
 )
 def test_pages_lose_little_to_blocks_that_do_not_fill_them(
@@ -134,13 +134,47 @@ def test_pages_lose_little_to_blocks_that_do_not_fill_them(
         kv_groups.append(KVGroup(tuple(range(first, first + number)), 1))
         layer_bytes += [size * 1024] * number
     units, *spans = pages
-    assert shares(kv_groups, layer_bytes, 16) == [PageShare(0, units, span) for span in spans]
+    kept = CacheShape((), tuple(layer_bytes), 0, False)
+    assert shares(kv_groups, kept, 16) == [PageShare(0, units, span) for span in spans]
     assert all(units % span < 0.04 * units for span in spans)
 
 
-@pytest.mark.parametrize("layer_bytes", [(2, 3, 3), (2, 4, 2), (1, 32, 32)], ids=str)
-def test_blocks_that_are_no_whole_units_have_a_border(layer_bytes: tuple[int, ...]) -> None:
-    assert shares([KVGroup((0,), 1), KVGroup((1, 2), 1)], layer_bytes, 16) == []
+# Of two heads.
+@pytest.mark.parametrize(
+    ("rows", "spans"),
+    [
+        (((64, 64), (32, 32), (64, 64)), [2, 3]),  # as of a draft model
+        (((96, 64), (48, 32), (96, 64)), [2, 3]),  # values are two thirds of keys
+        (((64,), (32, 32), (64, 64)), [1, 3]),  # latents beside heads
+        (((96, 64), (64, 64), (64, 64)), []),
+        (((96, 64), (80,), (80,)), []),
+        (((12, 12), (20, 20), (20, 20)), []),  # no unit is whole rows of both
+        (((6, 6), (12, 12), (6, 6)), []),  # of which some begin amid a word
+    ],
+    ids=str,
+)
+def test_units_are_of_whole_rows_or_there_is_a_border(
+    rows: tuple[tuple[int, ...], ...], spans: list[int]
+) -> None:
+    kept = CacheShape((), tuple(2 * sum(one) for one in rows), 0, False, rows=rows)
+    found = shares([KVGroup((0,), 1), KVGroup((1, 2), 1)], kept, 4)
+    assert [one.span for one in found] == spans
+
+
+def test_a_draft_model_shares_pages_with_its_target() -> None:
+    """Gemma 3 4B and 270M, whose windows differ."""
+    windows = tuple(None if layer % 6 == 5 else 1024 for layer in range(34))
+    drafts = tuple(None if layer % 6 == 5 else 512 for layer in range(18))
+    target = CacheShape(windows, (4096,) * 34, 2**17, False, rows=((512, 512),) * 34)
+    draft = CacheShape(drafts, (1024,) * 18, 2**15, False, rows=((512, 512),) * 18)
+    both, room = target.with_draft(draft), MemoryBudget(2**32, 1.0)
+    limits = filled(both, room, max_num_batched_tokens=512)
+    assert [one.share and one.share.span for one in limits.kv_groups] == [23, 15, 116]
+    assert limits.unit_bytes(both) == 1024 * 16
+    apart = filled(
+        both._replace(rows=((512, 256), *both.rows[1:])), room, max_num_batched_tokens=512
+    )
+    assert (apart.seqs_that_fit(2000), limits.seqs_that_fit(2000)) == (7, 23)
 
 
 # Gemma 3 27B beside 54.9 GB of weights, and Gemma 4 31B beside 62.
@@ -157,10 +191,8 @@ def test_gemma_on_one_card_runs_as_many_as_all_of_its_memory_holds(
     layer_bytes = tuple(windowed if window else full for window in windows)
     cache = CacheShape(windows, layer_bytes, 131_072, False)
     budget = MemoryBudget(int(0.9 * 80 * 2**30 - weights), 1.0)
-    apart, together = (
-        filled(one, budget, max_num_batched_tokens=512)
-        for one in (cache._replace(alike=False), cache)
-    )
+    border = cache._replace(rows=((3, 5), *[(4, 4)] * (layers - 1)))
+    apart, together = (filled(one, budget, max_num_batched_tokens=512) for one in (border, cache))
     assert (apart.seqs_that_fit(2000), together.seqs_that_fit(2000)) == requests
     allocator = together.allocator()
     for seq_id in range(requests[1]):
@@ -228,8 +260,11 @@ def test_a_scheduler_is_what_the_limits_say() -> None:
     )
 
 
-# A layer of eight bytes a token between two that keep a state of 2,000.
-HYBRID = CacheShape((None,) * 3, (0, 8, 0), 256, False, (2000, 0, 2000), (100, 0, 100))
+# A layer of eight bytes a token, whose values are larger than its keys, between two that keep a
+# state of 2,000.
+HYBRID = CacheShape(
+    (None,) * 3, (0, 8, 0), 256, False, (2000, 0, 2000), (100, 0, 100), rows=((), (3, 5), ())
+)
 
 
 def test_states_have_a_slot_for_each_sequence_that_runs_and_a_tenth_of_the_pool_more() -> None:
@@ -292,7 +327,13 @@ def test_what_states_cannot_do_is_refused_by_name(settings: dict[str, object]) -
 
 # A layer of 4 KiB a token between two that keep a state: a slot is a little less than five blocks.
 SHARING = CacheShape(
-    (None,) * 3, (0, 4096, 0), 4000, False, (161_000, 0, 161_000), (0, 0, 0), row_bytes=512
+    (None,) * 3,
+    (0, 4096, 0),
+    4000,
+    False,
+    (161_000, 0, 161_000),
+    (0, 0, 0),
+    rows=((), (512, 512), ()),
 )
 ROOM = MemoryBudget(2**30, FREE_MEMORY_SHARE)
 
@@ -326,12 +367,20 @@ def test_states_share_pages_with_blocks_and_the_border_is_where_it_is_needed() -
         )
 
 
+def scaled(row: int, scales: int) -> CacheShape:
+    """SHARING with so many bytes of scales a token."""
+    numbers = scales // 4 * row
+    return SHARING._replace(
+        token_bytes=(0, numbers + scales, 0), scale_bytes=(0, scales, 0), rows=((), (row, row), ())
+    )
+
+
 @pytest.mark.parametrize(
     ("cache", "spans"),
     [
-        (SHARING._replace(row_bytes=0), None),  # keys and values of several sizes
-        (SHARING._replace(row_bytes=8, scale_bytes=(0, 2048, 0)), None),  # half of slots is lost
-        (SHARING._replace(row_bytes=512, scale_bytes=(0, 32, 0)), (1, 5)),
+        (SHARING._replace(rows=((), (416, 608), ())), None),  # keys and values of several sizes
+        (scaled(8, 1024), None),  # a third of slots is lost
+        (scaled(508, 32), (1, 5)),
         (SHARING._replace(state_bytes=(7000, 0, 7000)), (32, 7)),  # slots are less than blocks
         (SHARING._replace(state_bytes=(100, 0, 100)), None),
     ],
