@@ -213,9 +213,15 @@ QUIRE_INLINE float lanes_max(F v) {
 #endif
 }
 
+// Wraps around.
 QUIRE_INLINE uint32_t lanes_sum(U v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_add_epi32((__m512i)v);
+#if defined(__AVX512F__)  // the intrinsic adds signed numbers, which must not overflow
+  U lane{};
+  for (int j = 0; j < W; j++) lane[j] = j;
+#pragma GCC unroll 4
+  for (uint32_t apart = W / 2; apart; apart /= 2)
+    v += (U)_mm512_permutexvar_epi32((__m512i)(lane ^ apart), (__m512i)v);
+  return v[0];
 #else
   uint32_t sum = 0;
   for (int i = 0; i < W; i++) sum += v[i];
