@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from quire import LLM  # which lets idle threads sleep, as it does in a server
 from quire.core.protocol import (
     Executor,
     Outcome,
@@ -33,7 +34,6 @@ from quire.core.protocol import (
     StepResult,
     confirmed,
 )
-from quire.engine.llm import LLM
 
 _ROOT = Path(__file__).resolve().parent.parent
 _Text = tuple[list[int], list[int]]  # prompt, output

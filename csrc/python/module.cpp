@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "masking.hpp"
 #include "python/adapters_module.hpp"
 #include "python/decoder_module.hpp"
 #include "python/products_module.hpp"
@@ -260,6 +261,18 @@ NB_MODULE(_native, m) {
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::call_guard<nb::gil_scoped_release>());
   m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
+  m.def("mask", [](Address x, int64_t x_stride, Address masks, int64_t words, Address numbers,
+                   Address out, int64_t rows, int64_t width, int threads) {
+    mask({at<float>(x), x_stride, at<uint32_t>(masks), words, at<int32_t>(numbers),
+          at<float>(out), rows, width}, threads);
+  }, nb::call_guard<nb::gil_scoped_release>());
+  m.def("choose_of_few", [](Address x, int64_t x_stride, Address masks, int64_t words, Address rows,
+                            Address temperature, Address uniform, int64_t count, int64_t width,
+                            Address chosen, Address peaks, int threads) {
+    choose_of_few({at<float>(x), x_stride, at<uint32_t>(masks), words, at<int32_t>(rows),
+                   at<double>(temperature), at<double>(uniform), count, width,
+                   at<int64_t>(chosen), at<float>(peaks)}, threads);
+  }, nb::call_guard<nb::gil_scoped_release>());
   m.def("release_threads", &release_threads, nb::call_guard<nb::gil_scoped_release>());
   m.def("usable", &usable, "Names of the instruction sets that can be chosen here, best first.");
   m.def("builds", &builds, "All that can be chosen on machines of this kind, best first.");

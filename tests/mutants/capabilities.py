@@ -243,6 +243,22 @@ MUTANTS = (
         "tests/pure/text/dialect/test_forced_calls.py::test_a_call_that_is_cut_leaks_no_mark",
     ),
     Mutant(
+        "what may follow one more token is asked of the token before it",
+        f"{_GRAMMAR}/service.py",
+        "places = ((kept + 1, row),)",
+        "places = ((kept, row),)",
+        "tests/pure/capabilities/grammar/test_boxed.py"
+        "::test_masks_are_those_of_a_guide_in_this_process",
+    ),
+    Mutant(
+        "a guide that takes back tokens is asked as if it had them",
+        f"{_GRAMMAR}/service.py",
+        "        if kept < len(tokens):\n",
+        "        if kept < 0:\n",
+        "tests/pure/capabilities/grammar/test_boxed.py"
+        "::test_masks_are_those_of_a_guide_in_this_process",
+    ),
+    Mutant(
         "a worker may take any memory",
         f"{_BOX}/inside.py",
         "        _limit(resource.RLIMIT_AS, pages",

@@ -40,6 +40,13 @@ MUTANTS = (
         f"{_PAST}::test_a_fork_goes_its_own_way",
     ),
     Mutant(
+        "of few tokens one is drawn in another order where top_k narrows them",
+        f"{_SAMPLING}/sampler.py",
+        "    return not params.edits_some_logits and not filtered\n",
+        "    return not params.edits_some_logits\n",
+        f"{_SAMPLER}::test_what_masks_leave_is_chosen_by_the_row_alone",
+    ),
+    Mutant(
         "a bias that takes little time is not told",
         f"{_SAMPLING}/sampler.py",
         "        if told or taken > _CHEAP * len(edits):",

@@ -6,6 +6,33 @@ def usable() -> list[str]: ...
 def builds() -> list[str]: ...
 def refusals() -> dict[str, str]: ...
 def release_threads() -> None: ...
+def choose_of_few(
+    x: int,
+    x_stride: int,
+    masks: int,
+    words: int,
+    rows: int,
+    temperature: int,
+    uniform: int,
+    count: int,
+    width: int,
+    chosen: int,
+    peaks: int,
+    threads: int,
+    /,
+) -> None: ...
+def mask(
+    x: int,
+    x_stride: int,
+    masks: int,
+    words: int,
+    numbers: int,
+    out: int,
+    rows: int,
+    width: int,
+    threads: int,
+    /,
+) -> None: ...
 def copy_blocks(
     pools: Sequence[tuple[int, int, int, int, int]],
     pairs: Sequence[tuple[int, int]],

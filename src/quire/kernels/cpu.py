@@ -6,8 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 # First, so that the module below finds torch's OpenMP loaded and shares its threads.
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.kernels import _native
@@ -36,6 +39,7 @@ from quire.kernels.ops import (
     AttentionSpec,
     Continuing,
     DecoderStack,
+    Few,
     Fused,
     Kernels,
     Laurel,
@@ -332,6 +336,56 @@ class CPUKernels(Kernels):
             rows,
             width,
             CODES[x.dtype],
+            torch.get_num_threads(),
+        )
+        return out
+
+    def choose_of_few(
+        self,
+        x: Tensor,
+        masks: NDArray[np.uint32],
+        rows: Sequence[int],
+        temperature: Sequence[float],
+        uniform: Sequence[float],
+    ) -> Few | None:
+        """See ``Kernels.choose_of_few``."""
+        x, count = x if x.stride(1) == 1 else x.contiguous(), len(masks)
+        masks, numbers = np.ascontiguousarray(masks), np.array(rows, dtype=np.int32)
+        heat, aims = np.array(temperature, dtype=np.float64), np.array(uniform, dtype=np.float64)
+        few = Few(torch.empty(count, dtype=torch.int64), torch.empty(count))
+        _native.choose_of_few(
+            x.data_ptr(),
+            x.stride(0),
+            masks.ctypes.data,
+            masks.shape[1],
+            numbers.ctypes.data,
+            heat.ctypes.data,
+            aims.ctypes.data,
+            count,
+            x.shape[1],
+            few.chosen.data_ptr(),
+            few.peaks.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return few
+
+    def allow(self, x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+        """See ``Kernels.allow``."""
+        if not len(masks):
+            return x.clone()
+        x, masks = x if x.stride(1) == 1 else x.contiguous(), np.ascontiguousarray(masks)
+        out = torch.empty(x.shape, dtype=torch.float32)
+        numbers = np.full(len(x), -1, dtype=np.int32)
+        numbers[rows] = np.arange(len(masks))
+        _native.mask(
+            x.data_ptr(),
+            x.stride(0),
+            masks.ctypes.data,
+            masks.shape[1],
+            numbers.ctypes.data,
+            out.data_ptr(),
+            len(x),
+            x.shape[1],
             torch.get_num_threads(),
         )
         return out

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
@@ -20,6 +22,13 @@ from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Projecti
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.streams import StreamCorrection, StreamPrediction
+
+
+class Few(NamedTuple):
+    """What is chosen of rows whose masks leave few numbers: those, and the largest of them [N]."""
+
+    chosen: Tensor  # [N] int64; negative: it leaves more, or none, and nothing is chosen
+    peaks: Tensor  # [N] float32
 
 
 class StateSlots(NamedTuple):
@@ -414,6 +423,28 @@ class Kernels(Protocol):
 
     def argmax(self, x: Tensor) -> Tensor:
         """The index of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
+        ...
+
+    def choose_of_few(
+        self,
+        x: Tensor,
+        masks: NDArray[np.uint32],
+        rows: Sequence[int],
+        temperature: Sequence[float],
+        uniform: Sequence[float],
+    ) -> Few | None:
+        """Choose one number in each of those rows of x, as far as its mask leaves a few.
+
+        As the sampler does, by temperature (0: the likeliest) and a number in [0, 1). Kernels that
+        always look at all, as here, give None.
+        """
+        return None
+
+    def allow(self, x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+        """x, float32 [R, V], with -inf where masks [N, words] do not allow it: a copy.
+
+        masks: of the rows N, which increase; a bit for each number, the lowest first.
+        """
         ...
 
     def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> Any:

@@ -1,12 +1,14 @@
-"""Activations and mixtures of experts in plain torch."""
+"""Activations, mixtures of experts and masks in plain torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.kernels.mlps import CLAMPED_SWIGLU, Activation, Alphas, DenseMLP, Experts, Routing
@@ -21,6 +23,10 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: torch.relu(x).square(),
     "silu": F.silu,
 }
+_OCTETS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+# What eight numbers are cut to, by the bits that say which may be. The least of two numbers costs a
+# small part of what filling places by a condition does.
+_MOST = torch.from_numpy(np.where(_OCTETS > 0, np.inf, -np.inf).astype(np.float32))
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
@@ -38,6 +44,26 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
         return function(factor * x)
     gate, up = x.chunk(2, dim=-1)
     return function(factor * gate) * up
+
+
+def allow(x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+    """See ``Kernels.allow``."""
+    octets = to_device(torch.from_numpy(masks.view(np.uint8)), x.device)
+    most = F.embedding(octets.int(), to_device(_MOST, x.device)).flatten(1)  # [N, 32 words]
+    most = F.pad(most, (0, x.shape[1] - most.shape[1]), value=-torch.inf)
+    if len(masks) == len(x):
+        return torch.minimum(x, most, out=most)
+    masked = x.clone(memory_format=torch.contiguous_format)
+    indices = to_device(torch.tensor(rows), x.device)
+    masked[indices] = torch.minimum(masked[indices], most)
+    return masked
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """``values``, which are in main memory, where ``device`` will see them when it gets there."""
+    if device.type == "cpu":
+        return values
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 def _above(x: Tensor, deviations: float) -> Tensor:

@@ -10,15 +10,24 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
 from quire.kernels.mlps import Activation, Experts
-from quire.kernels.ops import AttentionBatch, AttentionSpec, ColumnBias, Kernels, Norm, Rotation
-from quire.kernels.plain import activate, mixed
+from quire.kernels.ops import (
+    AttentionBatch,
+    AttentionSpec,
+    ColumnBias,
+    Kernels,
+    Norm,
+    Rotation,
+)
+from quire.kernels.plain import activate, allow, mixed
 from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.reference_plan import Decodes, Prefill, ReferencePlan, plan_kv_group
 from quire.kernels.reference_recurrence import Run, plan_runs, recur
@@ -147,6 +156,10 @@ class ReferenceKernels(Kernels):
     def argmax(self, x: Tensor) -> Tensor:
         """See ``Kernels.argmax``."""
         return x.argmax(-1)
+
+    def allow(self, x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+        """See ``Kernels.allow``."""
+        return allow(x, masks, rows)
 
     def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> Updates:
         """See ``Kernels.keep_adapter``."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,6 +21,8 @@ from quire.execution.sampling.logits_processors import process_logits
 from quire.execution.sampling.rows import splitmix64, uniform
 from quire.execution.sampling.sampler import SampleRow, beam_candidates, sample, token_logprobs
 from quire.execution.sampling.sampler import draw as choose
+from quire.kernels.cpu import CPUKernels
+from quire.kernels.reference import ReferenceKernels
 from support.capture_rules import AsksTheDeviceError, capture_rules
 from support.sampling_reference import (
     EOS,
@@ -198,6 +202,44 @@ def test_a_row_gives_the_same_alone_and_in_any_batch() -> None:
     random.Random(1).shuffle(order)
     for some in (order, order[:7]):
         assert sample(logits[some], [rows[i] for i in some]) == [together[i] for i in some]
+
+
+def test_what_masks_leave_is_chosen_by_the_row_alone() -> None:
+    """However few that is: those are looked at by themselves."""
+    vocab_size, rng = 1_000, random.Random(5)
+    rows, masks = list[SampleRow](), list[list[int]]()
+    for i in range(48):
+        asked = {"temperature": (0.0, 0.7, 1.3)[i % 3], "top_p": (0.8, 1.0)[i % 2]}
+        asked |= {"top_k": (0, 0, 3, 900)[i % 4], "logit_bias": {7: 3.0} if i % 13 == 0 else None}
+        left = sorted(rng.sample(range(vocab_size), (1, 5, 64, 65, 700)[i % 5]))
+        row = make_row(seed=i, structured_outputs=StructuredOutputs(regex="a"), **asked)
+        bits = np.zeros(-(-vocab_size // 32) * 32, dtype=bool)
+        bits[left] = True
+        mask = np.packbits(bits, bitorder="little").view(np.uint32)
+        guide = SimpleNamespace(mask=lambda length, mask=mask: mask)
+        rows.append(row._replace(past=SimpleNamespace(guide=guide)))  # type: ignore[arg-type]
+        masks.append(left)
+    rows[40:42] = [make_row(seed=3), make_row(temperature=0.0)]  # which nothing guides
+    masks[40:42] = [[*range(vocab_size)]] * 2
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(len(rows), vocab_size, generator=generator).mul(2)
+    for kernels in (ReferenceKernels(), CPUKernels()):
+        together = sample(logits, rows, kernels)
+        alone = [sample(logits[i : i + 1], rows[i : i + 1], kernels)[0] for i in range(len(rows))]
+        assert alone == together
+        order = rng.sample(range(len(rows)), len(rows))
+        for some in (order, order[:7]):
+            found = sample(logits[some], [rows[i] for i in some], kernels)
+            assert found == [together[i] for i in some]
+        for row, left, values, one in zip(rows, masks, logits.tolist(), together, strict=True):
+            forbidden = [v if i in left else -math.inf for i, v in enumerate(values)]
+            forbidden[7] += (row.request.params.logit_bias or {}).get(7, 0.0)
+            token, margin = expected_token(forbidden, row)
+            assert one is not None and one.token_id in left
+            assert one.token_id == token or margin < 1e-5
+    logits[0, masks[0][0] - 1] = math.nan
+    logits[1, masks[1]] = -math.inf
+    assert sample(logits, rows)[:2] == [None, None]  # though the one may not be chosen
 
 
 def test_branches_of_a_request_differ() -> None:

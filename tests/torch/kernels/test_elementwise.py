@@ -1,10 +1,11 @@
-"""Norms, activations, argmax and copies of all kernels equal their definitions in float64."""
+"""Norms, activations, argmax, masks and copies of all kernels equal their definitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -131,6 +132,30 @@ def test_argmax_takes_the_first_of_the_largest(kernels: Kernels, dtype: torch.dt
         rows = [[float(v) if v == v else float("inf") for v in row] for row in x.tolist()]
         rows[2] = [float(place == width // 2) for place in range(width)]  # NaN is the largest
         assert kernels.argmax(x).tolist() == [row.index(max(row)) for row in rows]
+
+
+def test_what_a_mask_does_not_allow_is_forbidden(kernels: Kernels) -> None:
+    generator, rng = torch.Generator().manual_seed(0), np.random.default_rng(0)
+    for width in (1, 31, 32, 70, 4_099):
+        x = torch.randn(40, 2 * width, generator=generator)[:, :width]
+        x[3, width // 2] = torch.inf
+        words = -(-width // 32)
+        masks = rng.integers(0, 2**32, (17, words), dtype=np.uint32)
+        masks[1], masks[2] = 0, 0xFFFFFFFF
+        masks[5:, :: words // 2 + 1] &= 1
+        for rows in (sorted(rng.choice(40, 17, replace=False).tolist()), range(17)):
+            given = x[:17] if rows == range(17) else x  # all of them have one, or some
+            expected = given.tolist()
+            for row, mask in zip(rows, masks.tolist(), strict=True):
+                for i in range(width):
+                    if not mask[i // 32] >> i % 32 & 1:
+                        expected[row][i] = -float("inf")
+            before = given.clone()
+            assert kernels.allow(given, masks, rows).tolist() == expected
+            assert torch.equal(given, before)
+        short = masks[:, : max(1, words - 1)]  # of another vocabulary, which ends before
+        found = kernels.allow(x[:17], short, range(17))
+        assert (found[:, 32 * short.shape[1] :] == -torch.inf).all()
 
 
 def test_copies_follow_their_order(kernels: Kernels) -> None:

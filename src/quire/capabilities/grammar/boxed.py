@@ -120,7 +120,8 @@ class BoxedGuide:
         if not missing and (not forced or self._forced[0] == len(output)):
             return
         if self.rules.failure is None:  # else another worker may die of it
-            self._masks = {one: masks[one] for one in lengths if one in masks} if masks else {}
+            if masks:
+                self._masks = {one: masks[one] for one in lengths if one in masks}
             self.want(output, missing, forced=forced)
 
     def want(self, output: Sequence[int], lengths: list[int], *, forced: bool = False) -> None:
@@ -136,20 +137,20 @@ class BoxedGuide:
 
     def answer(self, done: Done | None, masks: dict[int, Mask]) -> None:
         """What has been found out; masks: by length. None: nothing ever will be."""
-        output, lost = self.asked, self.flight
+        output, lost, rules = self.asked, self.flight, self.rules
         self.asked, self.flight = None, {}
         self._masks |= masks
         if done is not None:
             self._forced, self._failure = (self.kept, done.forced), done.failure
-            self.rules.spend(done.seconds)
+            rules.spend(done.seconds)
             self._spent += done.seconds
-        elif self.wanted is None and output is not None and self.rules.failure is None:
+        elif self.wanted is None and output is not None and rules.failure is None:
             self.wanted = output, list(lost), False
-        if self.wanted is not None and self.rules.failure is None:
+        if self.wanted is not None and rules.failure is None:
             self.want(*self.wanted[:2], forced=self.wanted[2])
         else:
             self.wanted = None
-            self.rules.waiting.discard(self.number)
+            rules.waiting.discard(self.number)
 
     def wait(self, deadline: float) -> None:
         """See ``OutputGuide``."""
@@ -277,7 +278,7 @@ class Follower:
             self._number = next(self.numbers)
             table = np.frombuffer(self._worker.shared, np.uint32, offset=HEADER)
             self._table = table.reshape(-1, self._words)
-        asks: list[tuple[object, ...]] = []
+        asks, plain = list[tuple[object, ...]](), array("Q")
         asking, self._asking = self._asking, {}
         for guide in asking.values():
             if guide.rules.failure is not None:
@@ -285,32 +286,39 @@ class Follower:
             elif self._asking or len(guide.wanted[1] if guide.wanted else ()) > len(self._rows):
                 self._asking[guide.number] = guide  # in the next call
             else:
-                asks.append(self._question(guide))
+                self._question(guide, asks, plain)
         news, self._forked, self._dropped = (self._forked, self._dropped), [], []
         try:
             self._called = time.monotonic()
-            self._worker.send("step", *news, asks)
+            self._worker.send("step", *news, asks, plain.tobytes())
         except BoxBroken as error:
             self._lost(str(error))
 
-    def _question(self, guide: BoxedGuide) -> tuple[object, ...]:
-        """A ``Question``, as what is fast to pickle."""
+    def _question(
+        self, guide: BoxedGuide, asks: list[tuple[object, ...]], plain: array[int]
+    ) -> None:
+        """Add a ``Question``, as what is fast to send."""
         assert guide.wanted is not None
         output, lengths, forced = guide.wanted
-        form = None
-        if guide.knower != self._number:
-            guide.knower, guide.kept, form = self._number, 0, guide.rules.form
+        guide.wanted, guide.asked = None, output
         first = len(self._rows) - len(lengths)
         rows = self._rows[first:]
         del self._rows[first:]
-        end = len(output) if forced else max(lengths, default=guide.kept)
-        kept = guide.kept if guide.kept < end else end
-        guide.wanted, guide.asked, guide.kept = None, output, end
         guide.flight = dict(zip(lengths, rows, strict=True))
         self._flights[guide.number] = guide, rows
+        kept = guide.kept
+        if guide.knower == self._number and not forced and lengths == [kept + 1]:
+            guide.kept = kept + 1
+            plain.extend((guide.number, kept, output[kept], rows[0]))
+            return
+        form = None
+        if guide.knower != self._number:
+            guide.knower, kept, form = self._number, 0, guide.rules.form
+        guide.kept = end = len(output) if forced else max(lengths, default=kept)
+        kept = min(kept, end)
         tokens = array("I", output[kept:end]).tobytes()
         places = tuple(guide.flight.items())
-        return guide.number, guide.rules.number, form, kept, tokens, places, forced
+        asks.append((guide.number, guide.rules.number, form, kept, tokens, places, forced))
 
     def _receive(self, seconds: float) -> bool:
         """Take in an answer; False: it is not there in time."""

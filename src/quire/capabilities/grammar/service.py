@@ -33,6 +33,7 @@ from quire.kernels.threads import usable_cores
 
 HEADER = 4_096  # bytes before the rows of masks: at which guide each lane is
 MOST_LANES = HEADER // 8
+PLAIN = 4
 SLOW = 0.005  # seconds at one guide
 MUCH = 0.25  # seconds of a request, after which it leaves the cores to others
 _PATIENCE = 0.010  # seconds until an answer, whatever is left to do
@@ -49,6 +50,9 @@ class Question(NamedTuple):
     form: what guides it, with the first question. kept: tokens that are as they were known.
     tokens: that follow these. places: after how many of the tokens, and the row of the mask.
     forced: whether to look for tokens that must come next.
+
+    Most are about one more token and what may follow it: those have ``PLAIN`` numbers in a row,
+    guide, kept, the token, and the row of the mask.
     """
 
     guide: int
@@ -69,7 +73,7 @@ class Done(msgspec.Struct, array_like=True):
     seconds: float
 
 
-@dataclass
+@dataclass(eq=False)
 class _Standing:
     """Whether the outputs of a request take long, and how long those have taken that do."""
 
@@ -85,35 +89,46 @@ class _Output:
 
 
 class _Job(NamedTuple):
-    ask: Question
+    """A ``Question``, of an output that is known."""
+
     output: _Output
+    guide: int
+    kept: int
+    tokens: Sequence[int]
+    places: Sequence[tuple[int, int]]
+    forced: bool = False
+    form: Form | None = None
 
 
 class _Turns:
     """What there is to do: a guide of each request in turn, whatever others have."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, deque[_Job]] = {}  # by request; the next one first
-
-    def __bool__(self) -> bool:
-        return bool(self._jobs)
+        self._jobs: dict[_Standing, deque[_Job]] = {}  # by request; the next one first
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._jobs.values()))
+        return self._count
 
     def add(self, job: _Job) -> None:
-        self._jobs.setdefault(job.ask.request, deque()).append(job)
+        self._count += 1
+        self._jobs.setdefault(job.output.standing, deque()).append(job)
 
-    def take(self) -> _Job:
-        request, jobs = next(iter(self._jobs.items()))
-        job = jobs.popleft()
-        del self._jobs[request]
-        if jobs:
-            self._jobs[request] = jobs
-        return job
+    def take(self, most: int) -> list[_Job]:
+        taken = list[_Job]()
+        while self._jobs and len(taken) < most:
+            standing, jobs = next(iter(self._jobs.items()))
+            taken.append(jobs.popleft())
+            del self._jobs[standing]
+            if jobs:
+                self._jobs[standing] = jobs
+        self._count -= len(taken)
+        return taken
 
-    def take_all(self, request: int) -> Sequence[_Job]:
-        return self._jobs.pop(request, ())
+    def take_all(self, standing: _Standing) -> Sequence[_Job]:
+        taken = self._jobs.pop(standing, ())
+        self._count -= len(taken)
+        return taken
 
 
 class VocabularyFacts(NamedTuple):
@@ -165,7 +180,7 @@ class GrammarService:
         """Masks are to be written there."""
         sys.setswitchinterval(0.001)
         words = -(-self._vocab_size // 32)
-        self._at = np.frombuffer(memory, np.uint64, MOST_LANES)
+        self._at = memoryview(memory)[:HEADER].cast("Q")
         table = np.frombuffer(memory, np.uint32, offset=HEADER).reshape(-1, words)
         self._rows = MaskRow.each_of(table)
         self._outputs: dict[int, _Output] = {}
@@ -181,10 +196,11 @@ class GrammarService:
         forked: Sequence[tuple[int, int]],
         dropped: Sequence[int],
         asks: Sequence[tuple[Any, ...]],
+        plain: bytes = b"",
     ) -> list[Done]:
         """Begin what is asked; what has been found out since the last call, after a moment.
 
-        asks: a ``Question`` each.
+        asks: a ``Question`` each. plain: those that are plain.
         """
         for child, parent in forked:
             self._fork(child, parent)
@@ -194,6 +210,10 @@ class GrammarService:
         with self._changed:
             for ask in asks:
                 self._add(self._job(Question._make(ask)))
+            numbers = iter(memoryview(plain).cast("Q").tolist())
+            for guide, kept, token, row in zip(*[numbers] * PLAIN, strict=True):
+                places = ((kept + 1, row),)
+                self._add(_Job(self._outputs[guide], guide, kept, (token,), places))
             self._begin()
             while not self._settled and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, SLOW / 2))
@@ -210,7 +230,8 @@ class GrammarService:
         if output is None:
             standing = self._standings.setdefault(ask.request, _Standing())
             output = self._outputs[ask.guide] = _Output(standing)
-        return _Job(ask, output)
+        tokens = memoryview(ask.tokens).cast("I")
+        return _Job(output, ask.guide, ask.kept, tokens, ask.places, ask.forced, ask.form)
 
     def _fork(self, child: int, parent: int) -> None:
         known = self._outputs[parent]
@@ -245,7 +266,7 @@ class GrammarService:
                 lane.yields()
             if not lane.slow:
                 lane.slow = job.output.standing.slow = True
-                for other in [*lane.left(), *self._fast.take_all(job.ask.request)]:
+                for other in [*lane.left(), *self._fast.take_all(job.output.standing)]:
                     self._add(other)
                 self._begin()
 
@@ -265,44 +286,57 @@ class GrammarService:
                     return False
                 if jobs := self._slow if lane.slow else self._fast:
                     share = 1 if lane.slow else min(_JOBS, -(-len(jobs) // self._most))
-                    lane.jobs += [jobs.take() for _ in range(share)]
+                    lane.jobs += jobs.take(share)
                     lane.job = lane.jobs[0]
                     return True
                 self._changed.wait()
 
     def carry_out(self, lane: _Lane, job: _Job) -> None:
         """Find out what a job asks."""
-        ask, output = job
-        self._at[lane.slot] = ask.guide
+        standing, failure, forced = job.output.standing, None, list[int]()
+        self._at[lane.slot] = job.guide
         try:
-            failure, forced = self._find(ask, output)
+            failure = self._find(job)
+            if job.forced and failure is None:
+                failure, forced = self._look_for_forced(job.output)
         except MemoryError:
             os._exit(1)
         except BaseException as error:  # what native code panics with is no Exception
             refused = isinstance(error, RequestError)
-            why = str(error) if refused else f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
-            failure, forced = why, []
-            for _, row in ask.places:  # some may be half written
+            failure = (
+                str(error) if refused else f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+            )
+            for _, row in job.places:  # some may be half written
                 self._rows[row].bits[:] = 0
-        self._at[lane.slot] = 0
-        seconds, standing = lane.end(), output.standing
+        seconds = lane.end()
         standing.slow = seconds > SLOW
-        standing.seconds += seconds if standing.slow else 0.0
-        self._done.append(Done(ask.guide, failure, forced, seconds))
+        if standing.slow:
+            standing.seconds += seconds
+        self._done.append(Done(job.guide, failure, forced, seconds))
 
-    def _find(self, ask: Question, output: _Output) -> tuple[str | None, list[int]]:
-        if output.guide is None:
-            assert ask.form is not None, "it comes with the first question"
-            output.guide = self._compiler.rules_of(ask.form).guide()
+    def rests(self, lane: _Lane) -> None:
+        """It is at no guide."""
+        self._at[lane.slot] = 0
+
+    def _find(self, job: _Job) -> str | None:
+        """Write the masks; why nothing can follow, if so."""
+        output, kept = job.output, job.kept
         guide, tokens = output.guide, output.tokens
-        guide.retreat(ask.kept)
-        del tokens[ask.kept :]
-        tokens.frombytes(ask.tokens)
-        for length, row in ask.places:
+        if guide is None:
+            assert job.form is not None, "it comes with the first question"
+            guide = output.guide = self._compiler.rules_of(job.form).guide()
+        if kept < len(tokens):
+            guide.retreat(kept)
+            del tokens[kept:]
+        tokens.extend(job.tokens)
+        for length, row in job.places:
             guide.fill_mask(self._rows[row], tokens, length)
-        failure = guide.failure
-        if not ask.forced or failure is not None:
-            return failure, []
+        return guide.failure
+
+    @staticmethod
+    def _look_for_forced(output: _Output) -> tuple[str | None, list[int]]:
+        guide, tokens = output.guide, output.tokens
+        assert guide is not None
         guide.follow(tokens, len(tokens))
         return guide.failure, guide.forced(tokens)
 
@@ -337,6 +371,7 @@ class _Lane(threading.Thread):
                     if job.output.standing.seconds > MUCH:
                         self.yields()
                     self._service.carry_out(self, job)
+            self._service.rests(self)
 
     def left(self) -> list[_Job]:
         """What it has not begun, which is nothing to it any more."""

@@ -154,7 +154,7 @@ class DraftModel:
             samples = draw(
                 self._logits(hidden),
                 [text.row() for text in going_on],
-                self._worker.kernels.argmax,
+                self._worker.kernels,
                 with_logprobs=False,
             ).read()
             both = zip(going_on, samples, strict=True)

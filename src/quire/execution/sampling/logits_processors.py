@@ -11,28 +11,23 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive, to_device
-
-_OCTETS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-# What the logits of eight tokens are cut to, by the bits that say which may be chosen. The least of
-# two numbers costs a small part of what filling places by a condition does.
-_MOST = torch.from_numpy(np.where(_OCTETS > 0, np.inf, -np.inf).astype(np.float32))
-
+from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive
+from quire.kernels.plain import allow, to_device
 
 _IN_ORDER = torch.contiguous_format
 _LOOKS_A_WORD = 10  # a bad word that is looked for takes as long as so many edits
 
 
 Mask = NDArray[np.uint32]
+Allow = Callable[[Tensor, Mask, Sequence[int]], Tensor]
 
 
 class _Edits:
@@ -92,18 +87,23 @@ class _BatchEdits(NamedTuple):
     counts: _Edits
 
 
-def process_logits(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+def process_logits(logits: Tensor, rows: Sequence[SampleRow], masked: Allow = allow) -> Tensor:
     """The logits [R, V] as the requests change them: a copy, or ``logits`` if none does.
+
+    masked: a ``Kernels.allow``.
 
     Bad words and min_tokens yield where they would forbid every token. Does not wait for the
     logits.
     """
     if not any(row.request.params.edits_logits for row in rows):
         return logits
-    edits, guided = _gather(rows), _guided(rows)
-    if not any(edits) and not guided:
+    edits, masks = _gather(rows), guided(rows)
+    if not any(edits) and not masks:
         return logits
-    edited = _masked(logits, guided) if guided else logits.clone(memory_format=_IN_ORDER)
+    if masks:
+        edited = masked(logits, stacked(masks), [*masks])
+    else:
+        edited = logits.clone(memory_format=_IN_ORDER)
     flat = edited.view(-1)  # the same memory
     # Where one place is written twice, as repetitions may, it is with the same value.
     if edits.allowed:
@@ -134,7 +134,7 @@ def num_edits(row: SampleRow) -> int:
     return edits + _LOOKS_A_WORD * len(row.request.bad_word_ids)
 
 
-def _guided(rows: Sequence[SampleRow]) -> dict[int, Mask]:
+def guided(rows: Sequence[SampleRow]) -> dict[int, Mask]:
     """The masks of the rows' guides, for those that have one that is known."""
     masks = {}
     for i, row in enumerate(rows):
@@ -145,18 +145,9 @@ def _guided(rows: Sequence[SampleRow]) -> dict[int, Mask]:
     return masks
 
 
-def _masked(logits: Tensor, guided: Mapping[int, Mask]) -> Tensor:
-    """A copy in which what the rows' guides do not allow is forbidden."""
-    bits = np.concatenate(list(guided.values())).view(np.uint8)
-    octets = to_device(torch.from_numpy(bits.reshape(len(guided), -1)), logits.device)
-    most = F.embedding(octets.int(), to_device(_MOST, logits.device))  # [N, octets, 8]
-    most = most.flatten(1)[:, : logits.shape[1]]
-    if len(guided) == len(logits):
-        return torch.minimum(logits, most, out=most).contiguous()
-    masked = logits.clone(memory_format=_IN_ORDER)
-    indices = to_device(torch.tensor(list(guided)), logits.device)
-    masked[indices] = torch.minimum(masked[indices], most)
-    return masked
+def stacked(masks: Mapping[int, Mask]) -> Mask:
+    """One after the other: [N, words]."""
+    return np.stack(list(masks.values()))
 
 
 def _ban(edited: Tensor, bans: _Edits) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire.core.protocol import Request
 from quire.execution.sampling.past import Past
+from quire.kernels.plain import to_device
 
 FLOAT32 = torch.finfo(torch.float32)
 
@@ -86,13 +87,6 @@ def uniform(seed: int, branch: int, position: int) -> float:
 def clamp_positive(value: float) -> float:
     """A positive number as float32 can hold it, neither 0 nor infinite."""
     return min(max(value, FLOAT32.tiny), FLOAT32.max)
-
-
-def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """``values``, which are in main memory, where ``device`` will see them when it gets there."""
-    if device.type == "cpu":
-        return values
-    return values.pin_memory().to(device, non_blocking=True)
 
 
 class Readback:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +28,17 @@ from torch import Tensor
 
 from quire.core.protocol.step import Sample, TokenLogprobs
 from quire.execution.sampling.likeliest import Likeliest
-from quire.execution.sampling.logits_processors import num_edits, process_logits
-from quire.execution.sampling.rows import Filters, Readback, SampleRow, to_device
+from quire.execution.sampling.logits_processors import (
+    Mask,
+    guided,
+    num_edits,
+    process_logits,
+    stacked,
+)
+from quire.execution.sampling.rows import FLOAT32, Filters, Readback, SampleRow, uniform
+from quire.kernels.ops import Few, Kernels
+from quire.kernels.plain import to_device
+from quire.kernels.reference import ReferenceKernels
 
 __all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_logprobs"]
 
@@ -43,12 +53,9 @@ _FAINTEST = 80.0  # nats below the likeliest; a token further off has no part in
 _CDF_BLOCK = 256  # tokens; a draw looks for its block first, then inside
 _TIES = 8  # tokens that may share the last place among the likeliest without leaving the lowest out
 _CHEAP = 20e-6  # seconds of a row that masks may take without being told
+_PLAIN = ReferenceKernels()
 _BELOW_ONE = 1.0 - 2.0**-53
 _LOGPROB_ROWS = 64  # rows whose log-probabilities are worked out at once: bounds the memory taken
-
-
-def _torch_argmax(x: Tensor) -> Tensor:
-    return x.argmax(-1)
 
 
 class Draws:
@@ -123,12 +130,12 @@ def _divide(taken: float, shares: Mapping[int, int], seconds: dict[int, float]) 
 def draw(
     logits: Tensor,
     rows: Sequence[SampleRow],
-    argmax: Callable[[Tensor], Tensor] = _torch_argmax,
+    kernels: Kernels = _PLAIN,
     with_logprobs: bool = True,
 ) -> Draws:
     """Choose a token for each row of ``logits``, float32 [R, V], which stay as they are.
 
-    ``argmax`` is a ``Kernels.argmax``. Waits for the device only where a row has top_k or top_p.
+    Waits for the device only where a row has top_k or top_p.
     with_logprobs: work out log-probabilities where rows ask for them.
 
     A row has no distribution to sample if the model gave NaN, +inf or nothing but -inf, or no
@@ -137,11 +144,11 @@ def draw(
     most = len(rows) if logits.device.type != "cpu" else max(1, _AT_ONCE // logits.shape[1])
     seconds: dict[int, float] = {}
     if len(rows) <= most:
-        tokens, raw_peaks, peaks = _choose(logits, rows, argmax, seconds)
+        tokens, raw_peaks, peaks = _choose(logits, rows, kernels, seconds)
     else:
         parts = [
             _choose(
-                logits[start : start + most], rows[start : start + most], argmax, seconds, start
+                logits[start : start + most], rows[start : start + most], kernels, seconds, start
             )
             for start in range(0, len(rows), most)
         ]
@@ -152,50 +159,116 @@ def draw(
 def _choose(
     logits: Tensor,
     rows: Sequence[SampleRow],
-    argmax: Callable[[Tensor], Tensor],
+    kernels: Kernels,
     seconds: dict[int, float],
     first: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A token for each row [R], and the largest of its logits, as given and as edited [R, 1].
 
     seconds: what edits have taken is added here, by row; ``first`` is the number of the first.
+
+    Where a mask leaves few tokens, as it mostly does, only those are looked at. Whether it does so
+    is a matter of that row alone.
     """
-    drawn, edits, told = list[int](), list[int](), False
+    masks = {i: mask for i, mask in guided(rows).items() if _is_only_guided(rows[i])}
+    few = _choose_of_few(logits, rows, masks, kernels) if masks else None
+    if few is None:
+        return _choose_of_all(logits, rows, kernels, seconds, range(first, first + len(rows)))
+    raw_peaks = logits.amax(-1, keepdim=True)
+    tokens, peaks = torch.empty(len(rows), dtype=torch.int64), torch.empty(len(rows), 1)
+    numbers = torch.tensor([*masks])
+    tokens[numbers], peaks[numbers, 0] = few
+    chosen = few.chosen.tolist()
+    left = {i for i, token in zip(masks, chosen, strict=True) if token < 0}
+    if others := [i for i in range(len(rows)) if i in left or i not in masks]:
+        numbers, those = torch.tensor(others), [rows[i] for i in others]
+        places = [first + i for i in others]
+        found = _choose_of_all(logits[numbers], those, kernels, seconds, places)
+        tokens[numbers], _, peaks[numbers] = found
+    return tokens, raw_peaks, peaks
+
+
+def _choose_of_few(
+    logits: Tensor, rows: Sequence[SampleRow], masks: Mapping[int, Mask], kernels: Kernels
+) -> Few | None:
+    """What is chosen of rows that masks alone narrow, as far as those leave few."""
+    heat, aims = list[float](), list[float]()
+    for i in masks:
+        request, branch, position, _ = rows[i]
+        temperature = request.params.temperature
+        heat.append(min(temperature, FLOAT32.max))
+        aims.append(uniform(request.seed, branch, position) if temperature else 0.0)
+    return kernels.choose_of_few(logits, stacked(masks), [*masks], heat, aims)
+
+
+def _is_only_guided(row: SampleRow) -> bool:
+    """Whether nothing but a mask narrows its choice."""
+    params = row.request.params
+    filtered = params.temperature and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
+    return not params.edits_some_logits and not filtered
+
+
+def _choose_of_all(
+    logits: Tensor,
+    rows: Sequence[SampleRow],
+    kernels: Kernels,
+    seconds: dict[int, float],
+    numbers: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See ``_choose``; numbers: of the rows."""
+    edits, told = list[int](), False
     for i, row in enumerate(rows):
         params = row.request.params
         if params.edits_logits:
             edits.append(i)
             told = told or params.edits_some_logits
-        if params.temperature:
-            drawn.append(i)
     edited = logits
     if edits:
         began = time.thread_time()
-        edited = process_logits(logits, rows)
+        edited = process_logits(logits, rows, kernels.allow)
         taken = time.thread_time() - began
         if told or taken > _CHEAP * len(edits):
-            _divide(taken, {first + i: num_edits(rows[i]) for i in edits}, seconds)
-    tokens = argmax(edited)
-    peaks = edited.gather(1, tokens[:, None])  # [R, 1]; argmax takes NaN for the largest
-    if len(drawn) == len(rows):
-        tokens, slow, taken = _draw(edited, peaks, rows)
-    elif drawn:
-        indices = _indices(drawn, edited)
-        found, slow, taken = _draw(edited[indices], peaks[indices], [rows[i] for i in drawn])
-        tokens.index_copy_(0, indices, found)
-    if drawn and slow:
-        _divide(taken, {first + drawn[i]: 1 for i in slow}, seconds)
+            _divide(taken, {numbers[i]: num_edits(rows[i]) for i in edits}, seconds)
+    tokens, peaks, slow = _pick(edited, rows, kernels)
+    if slow:
+        each = dict.fromkeys((numbers[i] for i in slow.rows), 1)
+        _divide(slow.seconds, each, seconds)
     raw_peaks = peaks if edited is logits else logits.amax(-1, keepdim=True)
     return tokens, raw_peaks, peaks
+
+
+class _Slow(NamedTuple):
+    """Rows that have taken long, and how long."""
+
+    rows: list[int]
+    seconds: float
+
+
+def _pick(
+    logits: Tensor, rows: Sequence[SampleRow], kernels: Kernels
+) -> tuple[Tensor, Tensor, _Slow | None]:
+    """The place of one of each row's logits, and the largest of them [R, 1]."""
+    tokens = kernels.argmax(logits)
+    peaks = logits.gather(1, tokens[:, None])  # argmax takes NaN for the largest
+    drawn = [i for i, row in enumerate(rows) if row.request.params.temperature]
+    if not drawn:
+        return tokens, peaks, None
+    if len(drawn) == len(rows):
+        tokens, slow, taken = _draw(logits, peaks, rows)
+    else:
+        indices = _indices(drawn, logits)
+        found, slow, taken = _draw(logits[indices], peaks[indices], [rows[i] for i in drawn])
+        tokens.index_copy_(0, indices, found)
+    return tokens, peaks, _Slow([drawn[i] for i in slow], taken) if slow else None
 
 
 def sample(
     logits: Tensor,
     rows: Sequence[SampleRow],
-    argmax: Callable[[Tensor], Tensor] = _torch_argmax,
+    kernels: Kernels = _PLAIN,
 ) -> list[Sample | None]:
     """What ``draw`` chooses, once it is known."""
-    return draw(logits, rows, argmax).read() if rows else []
+    return draw(logits, rows, kernels).read() if rows else []
 
 
 @torch.no_grad()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.kernels.gpu.moves import BlockMover, Route
@@ -16,7 +18,7 @@ from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
 from quire.kernels.mlps import Activation, Experts
 from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, Norm, Rotation
-from quire.kernels.plain import mixed
+from quire.kernels.plain import allow, mixed
 from quire.kernels.recurrence import RecurrentSpec
 
 _ACTIVATIONS: Mapping[str, str] = {
@@ -131,6 +133,10 @@ class GPUKernels(Kernels):
     def argmax(self, x: Tensor) -> Tensor:
         """See ``Kernels.argmax``."""
         return x.argmax(-1)
+
+    def allow(self, x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+        """See ``Kernels.allow``."""
+        return allow(x, masks, rows)
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         """See ``Kernels.activate``."""
