@@ -23,6 +23,7 @@ from quire.engine.outputs import RequestOutput
 from quire.http.answers.rendering import Answer, Json, Many, json_response, respond
 from quire.http.body_fields import (
     MOST_TEXTS,
+    Listed,
     Strict,
     Texts,
     at_most,
@@ -205,8 +206,7 @@ class RerankRequest(_TextsRequest):
 
     query: str = doc(..., "what is looked for", examples=["a bird that swims"])
     documents: Annotated[
-        list[Annotated[str | Document, expecting('a text or {"text": ...}')]],
-        Field(fail_fast=True),
+        Listed[Annotated[str | Document, expecting('a text or {"text": ...}')]],
         at_most(MOST_TEXTS, "documents"),
     ] = doc([], "among what", examples=[["A penguin.", "A stone."]])
     top_n: Annotated[int, between(0, MAX_INTEGER)] = doc(
