@@ -38,6 +38,13 @@ _STATES, _SNAPSHOTS = f"{_OF_MEMORY}/test_states.py::TestStates", f"{_OF_MEMORY}
 _NAMED = f"{_BEYOND}::test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched"
 
 MUTANTS = (
+    Mutant(
+        'a setting of true or false takes the text "false", which counts as true',
+        "src/quire/core/settings.py",
+        '("bool", bool, "true or false"),',
+        '("bool", object, "true or false"),',
+        "tests/pure/test_config.py::test_a_value_of_another_type_is_refused_by_name",
+    ),
     # -- states --------------------------------------------------------------------------------
     Mutant(
         "a state that can be found is written over",

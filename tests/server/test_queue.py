@@ -65,7 +65,7 @@ def test_a_full_queue_is_told_with_429_and_when_to_come_again() -> None:
             error = caught.value
             assert error.code == "queue_full" and error.type == "rate_limit_error"
             assert 1 <= int(error.response.headers["retry-after"]) <= 600
-            assert "2 requests wait, of at most max_num_waiting, 2" in error.message
+            assert "2 requests wait, and max_num_waiting is 2" in error.message
             chat = server.chat(max_tokens=2, stream=True)
             assert (chat.status_code, chat.json()["error"]["code"]) == (429, "queue_full")
             assert server.metric("quire:queue_full_total") == 2

@@ -94,9 +94,7 @@ class Unwaited(io.RawIOBase):
         if not lines or self._queue.qsize() > _MOST // 2:
             return False
         self._told += lines
-        logger.warning(
-            "%d lines of %s were dropped: whoever reads it had stopped", lines, self.name
-        )
+        logger.warning("%d lines of %s were dropped: its reader had stopped", lines, self.name)
         return True
 
     def _gather(self) -> tuple[list[bytes], list[threading.Event], bool]:

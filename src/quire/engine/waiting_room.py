@@ -93,8 +93,7 @@ class WaitingRoom:
         if waiting + count > limit:
             self.num_refused += count
             raise QueueFullError(
-                f"{waiting} requests wait, of at most max_num_waiting, {limit}: "
-                f"no room for {count} more now",
+                f"{waiting} requests wait, and max_num_waiting is {limit}: no room for {count}",
                 self.seconds_until(waiting + count - limit),
             )
 
@@ -104,16 +103,16 @@ class WaitingRoom:
         most = self.max_tokens
         if most is not None and tokens > most:
             raise RequestError(
-                f"the prompts of a request may hold at most {most:,} tokens together, which is "
-                f"what may wait in line; got {tokens:,}",
+                f"the prompts of a request may hold at most {most:,} tokens together, as all "
+                f"that wait may; got {tokens:,}",
                 "prompt",
             )
         if most is not None and tokens + others > most:
             self.num_refused += places._left
             excess = self._queue.num_new * min(1.0, (tokens + others - most) / max(others, 1))
             raise QueueFullError(
-                f"the prompts that wait hold {others:,} tokens, of at most {most:,} for which "
-                f"there is memory: no room for {tokens:,} more now",
+                f"the waiting prompts hold {others:,} tokens, and there is memory for {most:,}: no "
+                f"room for {tokens:,} more now",
                 self.seconds_until(math.ceil(excess)),
             )
         self._tokens_coming += tokens - places._tokens

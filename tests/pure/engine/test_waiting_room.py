@@ -83,7 +83,7 @@ def test_room_is_kept_for_those_that_are_on_their_way() -> None:
     line = Seen()
     room, line.wait = WaitingRoom(line, QueueLimits(4)), 1
     with room.reserve(2):
-        with pytest.raises(QueueFullError, match="3 requests wait, of at most max_num_waiting, 4"):
+        with pytest.raises(QueueFullError, match="3 requests wait, and max_num_waiting is 4"):
             room.reserve(2).__enter__()
         with room.reserve(1):
             pass

@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_by_name(bert: Path, judge: Path, tmp_path: Pa
         embed(llm, TEXTS, classify=True)
     with pytest.raises(RequestError, match="no head for tokens"):
         embed(llm, TEXTS, token_ids=(1,))
-    with pytest.raises(RequestError, match="judges no pairs"):
+    with pytest.raises(RequestError, match="does not score pairs"):
         embed(llm, {"prompt": "a", "second": "b"})
 
 

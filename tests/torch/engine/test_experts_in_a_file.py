@@ -100,7 +100,7 @@ def test_where_they_cannot_be(model_dir: ModelDir, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=said):
             load(model_dir(family), experts_path=str(path))
     if is_memory(Path("/dev/shm")):
-        with pytest.raises(ConfigError, match="is memory itself"):
+        with pytest.raises(ConfigError, match="is in main memory"):
             load(model_dir("qwen3_moe"), experts_path="/dev/shm")
     with pytest.raises(ConfigError, match="on a GPU, experts are in its memory"):
         load(model_dir("qwen3_moe"), experts_path=str(tmp_path), device="cuda")

@@ -301,7 +301,7 @@ def _check_lengths(params: SamplingParams) -> None:
     if params.max_tokens is not None:
         check_integer("min_tokens", params.min_tokens, 0, params.max_tokens)
     if params.stop and not params.detokenize:
-        raise RequestError("stop strings need detokenize=True", "stop")
+        raise RequestError("stop needs detokenize=True", "stop")
     if params.best_of is not None and params.best_of < params.n:
         raise RequestError(
             f"best_of must be at least n, {params.n}; got {params.best_of}", "best_of"
@@ -335,10 +335,12 @@ def _check_beams(params: SamplingParams) -> None:
     width, allowed = params.width, params.allowed_token_ids
     if params.num_outputs > width:
         name = "n" if params.num_return_sequences is None else "num_return_sequences"
-        raise RequestError(f"{name} must be at most the beam width, {width}", name)
+        raise RequestError(
+            f"{name} must be at most the beam width, {width}; got {params.num_outputs}", name
+        )
     if allowed is not None and len(set(allowed)) < width:
         raise RequestError(
-            f"allowed_token_ids must name at least {width} tokens, one a beam",
+            f"allowed_token_ids must name at least {width} tokens, one for each beam",
             "allowed_token_ids",
         )
     # Each beam looks at a candidate a beam, and at one more a beam for each token that ends.

@@ -39,7 +39,7 @@ def _plain(value: object) -> object:
         return float(value)
     if isinstance(value, Iterator):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 encode = Encoder(enc_hook=_plain).encode

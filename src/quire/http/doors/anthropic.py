@@ -171,7 +171,10 @@ class AnthropicToolChoice(Strict):
     @model_validator(mode="after")
     def _check(self) -> AnthropicToolChoice:
         if (self.name is not None) != (self.type == "tool"):
-            raise RequestError("tool_choice has a name if its type is tool", "tool_choice.name")
+            raise RequestError(
+                "tool_choice needs a name where its type is tool, and may have none elsewhere",
+                "tool_choice.name",
+            )
         return self
 
     def as_choice(self) -> ToolChoice:
@@ -228,7 +231,7 @@ class CountTokensRequest(Cacheable):
     @model_validator(mode="after")
     def _check_thread(self) -> CountTokensRequest:
         if self.thread is not None:
-            raise UnsupportedThreadError("no thread is kept here: send all messages", "thread")
+            raise UnsupportedThreadError("Quire keeps no threads: send all messages", "thread")
         return self
 
 

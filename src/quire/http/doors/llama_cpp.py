@@ -202,7 +202,7 @@ class LlamaCppRequest(LlamaOptions):
     @property
     def structure(self) -> StructuredOutputs | None:
         if self.json_schema is not None and self.grammar:
-            raise RequestError("grammar and json_schema exclude each other", "grammar")
+            raise RequestError("grammar and json_schema cannot be given together", "grammar")
         if self.json_schema is not None:
             return StructuredOutputs(json=self.json_schema)
         return StructuredOutputs(grammar=self.grammar) if self.grammar else None

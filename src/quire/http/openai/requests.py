@@ -391,7 +391,10 @@ class CompletionRequest(PromptedRequest):
         if self.stream and self.echo and self.logprobs is not None:
             raise RequestError("echo with logprobs cannot be streamed", "echo")
         if self.suffix and self.truncate_prompt_tokens is not None:  # the marks would be cut off
-            raise RequestError("truncate_prompt_tokens excludes suffix", "truncate_prompt_tokens")
+            raise RequestError(
+                "truncate_prompt_tokens and suffix cannot be given together",
+                "truncate_prompt_tokens",
+            )
         return self
 
     def prompts(self) -> list[str | list[int]]:
@@ -445,7 +448,7 @@ class ChatRequest(PromptedRequest, ToolFields):
     def _check(self) -> ChatRequest:
         if self.continue_final_message and self.add_generation_prompt:
             raise RequestError(
-                "continue_final_message and add_generation_prompt contradict each other",
+                "continue_final_message and add_generation_prompt cannot both be true",
                 "continue_final_message",
             )
         if self.top_logprobs is not None and not self.logprobs:
@@ -509,9 +512,15 @@ class TurnRequest(GenerationRequest):
     @model_validator(mode="after")
     def _check_turn(self) -> TurnRequest:
         if self.cache_salt is not None:
-            raise RequestError("cache_salt is a session's, given when it is opened", "cache_salt")
+            raise RequestError(
+                "cache_salt belongs to the session: give it when the session is opened",
+                "cache_salt",
+            )
         if self.kv_transfer_params:
-            raise RequestError("a session's blocks stay where it is", "kv_transfer_params")
+            raise RequestError(
+                "kv_transfer_params cannot be given in a session, whose blocks stay here",
+                "kv_transfer_params",
+            )
         return self
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:

@@ -31,7 +31,7 @@ def add_top(parser: argparse.ArgumentParser) -> None:
         "--sort", choices=_SORTS, default="line", help="order of requests (default: %(default)s)"
     )
     parser.add_argument(
-        "--once", action="store_true", help="print once and end; also if this is no terminal"
+        "--once", action="store_true", help="print once and end; also if this is not a terminal"
     )
     parser.add_argument(
         "--json", action="store_true", help="print what servers answer as JSON, once"
