@@ -83,7 +83,7 @@ CHATS_REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"documents": [{"text": "x"}]}, "documents", "takes no documents"),
     ({"documents": ["x"]}, "documents[0]", "dict"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message",
-     "contradict"),
+     "cannot both be true"),
     ({"verbosity": "loud"}, "verbosity", "'low', 'medium' or 'high'"),
     ({"max_completion_tokens": 0}, "max_completion_tokens", "from 1"),
 ]  # fmt: skip

@@ -106,7 +106,7 @@ def test_prompts_that_wait_are_bounded_by_their_tokens_too() -> None:
             refused = server.complete(**post)
             assert refused.status_code == 429
             assert refused.json()["error"]["code"] == "queue_full"
-            assert "200 tokens, of at most 250" in refused.json()["error"]["message"]
+            assert "200 tokens, and there is memory for 250" in refused.json()["error"]["message"]
             assert 1 <= int(refused.headers["retry-after"]) <= 600
             chat = server.chat(messages=[{"role": "user", "content": "x " * 60}], max_tokens=2)
             assert chat.status_code == 429

@@ -94,7 +94,7 @@ def test_what_differed_and_what_it_cost() -> None:
     assert miss.lost_seconds is not None and miss.lost_seconds > 0
     assert bench.words(replace(miss, lost_seconds=2.5)) == (
         "100 cached tokens lost at token 31 (2.5 s to read them again): 1 tokens were there, "
-        "2 others stand there now"
+        "2 others are there now"
     )
     row = miss_row(miss, bench.scheduler, None, lambda tokens: "\n".join(map(str, tokens)))
     assert (row.stood, row.stands) == ("1", "2\n3")

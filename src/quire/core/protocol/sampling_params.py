@@ -77,7 +77,9 @@ class SamplingParams:
     )
     temperature: float = parameter(1.0, "0 is greedy, larger is more random", number(0.0))
     top_p: float = parameter(
-        1.0, "keep the likeliest tokens that reach this together", number(0.0, 1.0, above=True)
+        1.0,
+        "keep the likeliest tokens, as many as add up to this probability",
+        number(0.0, 1.0, above=True),
     )
     top_k: int = parameter(0, "keep this many likeliest tokens; 0 or -1: all", integer(-1))
     min_p: float = parameter(

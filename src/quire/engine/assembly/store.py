@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import xxhash
@@ -45,18 +45,22 @@ def check_store(config: EngineConfig) -> None:
         check_writable(Path(config.kv_store))
 
 
-def open_store(
-    config: EngineConfig,
-    directory: Path,
-    limits: EngineLimits,
-    cache: CacheShape,
-    forms: Any,
-    rank: int = 0,
-) -> Store | None:
-    """What ``config`` asks for beyond the pool, of this rank's part of each block.
+class BlocksOf(NamedTuple):
+    """Whose blocks they are.
 
     directory: of the model. forms: all that decides how a loaded model computes, as JSON has it.
     """
+
+    directory: Path
+    limits: EngineLimits
+    cache: CacheShape
+    forms: Any
+    rank: int = 0
+
+
+def open_store(config: EngineConfig, blocks: BlocksOf) -> Store | None:
+    """What ``config`` asks for beyond the pool, of this rank's part of each block."""
+    limits, cache = blocks.limits, blocks.cache
     asked = [name for name in _BEYOND if getattr(config, name) is not None]
     if not asked:
         return None
@@ -67,7 +71,7 @@ def open_store(
         )
     identity: Mapping[str, str] = {}  # nobody else's blocks are in our memory
     if config.kv_store is not None:
-        identity = block_identity(config, directory, limits, cache, forms, rank)
+        identity = block_identity(config, blocks)
     form = record_form(identity, limits, cache)
     size, pool = offloaded(config), limits.pool_bytes(cache)
     if config.kv_offloading_size is not None and size <= pool:
@@ -159,14 +163,7 @@ def _fingerprint(identity: Mapping[str, str]) -> bytes:
     return xxhash.xxh3_128_digest(json.dumps(dict(identity), sort_keys=True).encode())
 
 
-def block_identity(
-    config: EngineConfig,
-    directory: Path,
-    limits: EngineLimits,
-    cache: CacheShape,
-    forms: Any,
-    rank: int = 0,
-) -> dict[str, str]:
+def block_identity(config: EngineConfig, blocks: BlocksOf) -> dict[str, str]:
     """Digests of all that decides a block's bits beside its text, by what they are of.
 
     A rank has its part of a block, and another number of ranks rounds otherwise.
@@ -174,6 +171,7 @@ def block_identity(
     Blocks that another build of the kernels has computed may differ in their last bits, and an
     answer would then depend on who has computed its beginning.
     """
+    directory, limits, cache, forms, rank = blocks
     facts = {
         "version and kernels": [__version__, torch.__version__, forms],
         "layout": [_LAYOUT, limits.block_size, cache.token_bytes],

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from quire.blocks.store import RecordShelf
 from quire.blocks.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
 from quire.core.errors import ConfigError
-from quire.core.limits import EngineLimits
-from quire.engine.assembly.store import block_identity, record_form
+from quire.engine.assembly.store import BlocksOf, block_identity, record_form
 from quire.engine.config import EngineConfig
-from quire.models.shape import CacheShape
 
 Transfer = BlockServer | BlockFetcher
 
@@ -33,22 +28,13 @@ def describe_transfer(config: EngineConfig, server: BlockServer | None) -> str:
 
 
 def begin_transfer(
-    config: EngineConfig,
-    server: BlockServer | None,
-    directory: Path,
-    limits: EngineLimits,
-    cache: CacheShape,
-    forms: Any,
-    rank: int = 0,
+    config: EngineConfig, server: BlockServer | None, blocks: BlocksOf
 ) -> tuple[Transfer | None, RecordShelf | None]:
-    """Who hands blocks over or fetches them, and where they lie meanwhile: this rank's parts.
-
-    directory, forms: as for ``block_identity``.
-    """
+    """Who hands blocks over or fetches them, and where they lie meanwhile: this rank's parts."""
     if config.role == "both":
         return None, None
-    identity = block_identity(config, directory, limits, cache, forms, rank)
-    form = record_form(identity, limits, cache)
+    identity = block_identity(config, blocks)
+    form = record_form(identity, blocks.limits, blocks.cache)
     size = int(config.transfer.kv_buffer_size) // config.tensor_parallel_size
     known = Identity(identity)
     if size < form.num_bytes:
@@ -61,4 +47,4 @@ def begin_transfer(
         server.start(shelf, known)
         return server, shelf
     fetched = FetchedBlocks(form, size)
-    return BlockFetcher(fetched, form, known, config.transfer.timeout, rank), fetched
+    return BlockFetcher(fetched, form, known, config.transfer.timeout, blocks.rank), fetched

@@ -30,10 +30,7 @@ def read_section(
     if called and closes:
         reader.retreat()
         yield from reader.spaces()
-        if (yield from reader.take(closes)):
-            reader.use()
-        else:
-            reader.retreat()
+        yield from reader.pass_end(closes)
     return called
 
 
@@ -80,10 +77,7 @@ class Section:
         yield from reader.spaces()
         if fenced and (yield from reader.take(_FENCE_ENDS)):
             yield from reader.spaces()
-        if (yield from reader.take(self.ends)):
-            reader.use()
-        else:
-            reader.retreat()
+        yield from reader.pass_end(self.ends)
         return True
 
 

@@ -29,7 +29,7 @@ from quire.engine.assembly.ranks import messages
 from quire.engine.assembly.ranks.facts import facts_of
 from quire.engine.assembly.ranks.processes import Start
 from quire.engine.assembly.ranks.team import STARTING
-from quire.engine.assembly.store import check_store, open_store
+from quire.engine.assembly.store import BlocksOf, check_store, open_store
 from quire.engine.assembly.tokenizer import tokenizer_of
 from quire.engine.assembly.transfer import begin_transfer, listen_for_decoders
 from quire.engine.capacity import limits_of
@@ -142,9 +142,9 @@ class _Rank:
         with runtime.settling():
             runtime.promise(*kept_and_files(config, limits, cache))
         forms = forms_of(runtime.kernels, model, dtype)
-        kept = directory, limits, cache, forms, self._number
-        self._store = open_store(config, *kept)
-        transfer, shelf = begin_transfer(config, server, *kept)
+        blocks = BlocksOf(directory, limits, cache, forms, self._number)
+        self._store = open_store(config, blocks)
+        transfer, shelf = begin_transfer(config, server, blocks)
         self._fetcher = transfer if isinstance(transfer, BlockFetcher) else None
         source = shelf or self._store
         executor = runtime.executor(model, limits, dtype, None, weights, source)
