@@ -103,9 +103,9 @@ def test_checks_are_made_of_what_settings_say(name: str, value: Any, message: st
 def test_a_value_of_another_type_is_refused_by_name(kind: type) -> None:
     """A text such as "false" would count as true."""
     for field in fields(kind):
-        values = ["false", object()] if str(field.type).startswith("bool") else [object()]
-        for value in values:
-            with pytest.raises(ConfigError, match=rf"^{field.name}(: not a size| must be)"):
+        values = {"bool": ["false"], "Sequ": [5, [5]]}.get(str(field.type)[:4], [])
+        for value in [*values, object()]:
+            with pytest.raises(ConfigError, match=rf"^{field.name}\b"):
                 kind(**{field.name: value})
 
 

@@ -145,10 +145,7 @@ def check_quantization(name: str, value: object) -> None:
 def parse_object(name: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """A mapping, or the JSON object that a text spells; none is empty."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{name} is not valid JSON: {error}") from None
+        value = _read_json(name, value)
     if not isinstance(value, Mapping | None):
         raise ConfigError(f"{name} must be a JSON object, got {value!r}")
     return dict(value or {})
@@ -158,14 +155,18 @@ def parse_texts(name: str, values: Sequence[str]) -> tuple[str, ...]:
     """Texts one by one, or all of them in one JSON list, as vLLM's flags have them."""
     if isinstance(values, str):
         values = [values]
-    if len(values) == 1 and values[0].startswith("["):
-        try:
-            values = json.loads(values[0])
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{name} is not valid JSON: {error}") from None
+    if len(values) == 1 and str(values[0]).startswith("["):
+        values = _read_json(name, str(values[0]))
     if not all(isinstance(value, str) and value for value in values):
         raise ConfigError(f"{name} must hold texts, got {values!r}")
     return tuple(values)
+
+
+def _read_json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is not valid JSON: {error}") from None
 
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}

@@ -77,9 +77,7 @@ class SamplingParams:
     )
     temperature: float = parameter(1.0, "0 is greedy, larger is more random", number(0.0))
     top_p: float = parameter(
-        1.0,
-        "keep the likeliest tokens, as many as add up to this probability",
-        number(0.0, 1.0, above=True),
+        1.0, "keep the likeliest tokens up to this total share", number(0.0, 1.0, above=True)
     )
     top_k: int = parameter(0, "keep this many likeliest tokens; 0 or -1: all", integer(-1))
     min_p: float = parameter(
@@ -337,9 +335,7 @@ def _check_beams(params: SamplingParams) -> None:
     width, allowed = params.width, params.allowed_token_ids
     if params.num_outputs > width:
         name = "n" if params.num_return_sequences is None else "num_return_sequences"
-        raise RequestError(
-            f"{name} must be at most the beam width, {width}; got {params.num_outputs}", name
-        )
+        raise RequestError(f"{name} must be at most the beam width, {width}", name)
     if allowed is not None and len(set(allowed)) < width:
         raise RequestError(
             f"allowed_token_ids must name at least {width} tokens, one for each beam",

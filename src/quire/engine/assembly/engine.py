@@ -56,14 +56,17 @@ from quire.engine.assembly.ranks.gathering import gather
 from quire.engine.assembly.ranks.runtime import on_ranks
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.assembly.recording import record
-from quire.engine.assembly.store import BlocksOf, check_store, describe_store, open_store
-from quire.engine.assembly.tokenizer import tokenizer_of
-from quire.engine.assembly.transfer import (
+from quire.engine.assembly.store import (
+    BlocksOf,
     Transfer,
     begin_transfer,
+    check_store,
+    describe_store,
     describe_transfer,
     listen_for_decoders,
+    open_store,
 )
+from quire.engine.assembly.tokenizer import tokenizer_of
 from quire.engine.capabilities import Capabilities, renewal
 from quire.engine.capacity import Capacity, fill, form_key, known_loss, limits_of, size_of
 from quire.engine.config import (

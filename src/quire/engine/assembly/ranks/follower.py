@@ -29,9 +29,14 @@ from quire.engine.assembly.ranks import messages
 from quire.engine.assembly.ranks.facts import facts_of
 from quire.engine.assembly.ranks.processes import Start
 from quire.engine.assembly.ranks.team import STARTING
-from quire.engine.assembly.store import BlocksOf, check_store, open_store
+from quire.engine.assembly.store import (
+    BlocksOf,
+    begin_transfer,
+    check_store,
+    listen_for_decoders,
+    open_store,
+)
 from quire.engine.assembly.tokenizer import tokenizer_of
-from quire.engine.assembly.transfer import begin_transfer, listen_for_decoders
 from quire.engine.capacity import limits_of
 from quire.engine.config import EngineConfig
 from quire.engine.streams import last_words, nobody_waits
