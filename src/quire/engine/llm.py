@@ -194,7 +194,7 @@ class LLM:
         ``with llm.open_session() as session: session.append("..."); session.generate()``.
         RequestError if ``max_num_sessions`` are open. Sessions with different salts share nothing.
         ``recompute_last_n``: when a turn has no room in the longest text (under a window: in sinks
-        and window), the session goes on with the sinks, so many tokens before its input, and that.
+        and window), the session goes on with the sinks, this many tokens before its input, and it.
         """
         session_id = f"session-{next(self._numbers)}"
         adapter = None

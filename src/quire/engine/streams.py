@@ -1,7 +1,7 @@
 """Standard output and error that nobody waits for: a thread writes them, and drops what is unread.
 
-Whoever reads a server's log may stop for a while, be it a terminal, a collector or ``less``. The
-pipe is full then, and a write to it lasts until he goes on.
+The reader of a server's log may stop for a while, be it a terminal, a collector or ``less``. The
+pipe is full then, and a write to it lasts until the reader goes on.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Unwaited(io.RawIOBase):
         while view:
             try:
                 view = view[os.write(self._number, view) :]
-            except BlockingIOError:  # whoever has the pipe too wants it so
+            except BlockingIOError:  # another process that has the pipe wants it so
                 select.select([], [self._number], [], _FULL)
             except OSError:  # nobody will read it, or there is no room on the disk
                 return

@@ -153,7 +153,7 @@ class Heads:
 
     @classmethod
     def read(cls, fields: ConfigFields, num: int, num_kv: int, dim: int) -> Heads:
-        """ModelError if queries cannot share the others evenly, or no tensor has so many rows."""
+        """ModelError if queries cannot share the others evenly, or no tensor has their rows."""
         if num % num_kv:
             raise ModelError(
                 f"{fields.source}: num_attention_heads ({num}) is not a multiple of "

@@ -20,7 +20,7 @@ class Command(NamedTuple):
 
     add: declares its flags.
     run: runs it, and returns the exit status; None for one that has subcommands of its own.
-    serves: it serves others, and so must not wait for whoever reads its output.
+    serves: it serves others, and so must not wait for the reader of its output.
     """
 
     add: Callable[[Any], None]

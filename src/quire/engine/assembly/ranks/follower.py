@@ -55,13 +55,13 @@ _Kind = TypeVar("_Kind", bound=Struct)
 
 _BEATS = 4  # in the time for which it may be silent
 _LONGEST_BEAT = 5.0  # seconds
-_LAST_WORD = 0.5  # seconds until it has been heard, from when whoever says it has gone
+_LAST_WORD = 0.5  # seconds until it has been heard, after its sender has gone
 _NO_REASON = 5.0  # seconds until rank 0 must have noticed what another rank has
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # rank 0 hears them, and decides
 
 
 def run(connection: socket.socket) -> NoReturn:
-    """Be a rank, and end the process. It computes on, whoever reads what it says."""
+    """Be a rank, and end the process. It computes on, whether what it prints is read or not."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     with nobody_waits():
@@ -159,7 +159,7 @@ class _Rank:
         follow(group, executor.worker, executor.adapters, source)
 
     def report(self, error: QuireError) -> None:
-        """Tell rank 0 and, on another machine, whoever looks; unless all are ending."""
+        """Tell rank 0 and, on another machine, the log; unless all are ending."""
         self._let_end()
         if not self._with_rank_0:
             logger.error("%s", error)
@@ -236,7 +236,7 @@ class _Rank:
             self._store.close()
 
     def _let_end(self) -> None:
-        """Whoever else ends the process leaves that to who has been told to."""
+        """Wait here, if another thread has been told to end the process."""
         if self._told_to_end.is_set():
             threading.Event().wait()
 
@@ -255,7 +255,7 @@ class _Rank:
         self._rank_0.send(messages.Fetched(message.number))
 
     def _outlive_nobody(self) -> NoReturn:
-        """End with whoever has started this process."""
+        """End with the process that started this one."""
         sys.stdin.buffer.read()
         self._told_to_end.wait(_LAST_WORD)
         self._let_end()
