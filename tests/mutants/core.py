@@ -427,6 +427,13 @@ MUTANTS = (
         _MACHINE,
     ),
     Mutant(
+        "blocks that are filled again after a trim are published no more",
+        f"{_MEMORY}/paged.py",
+        "        table.num_published = min(table.num_published, num_tokens // size)\n",
+        "",
+        f"{_OF_MEMORY}/test_contents.py",
+    ),
+    Mutant(
         "a trim leaves findable what is written over",
         f"{_MEMORY}/paged.py",
         "            block = table.blocks[index]\n            self.device.invalidate(block)\n",
