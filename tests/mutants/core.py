@@ -431,7 +431,8 @@ MUTANTS = (
         f"{_MEMORY}/paged.py",
         "        table.num_published = min(table.num_published, num_tokens // size)\n",
         "",
-        f"{_OF_MEMORY}/test_contents.py",
+        f"{_OF_MEMORY}/test_contents.py::"
+        "test_what_follows_tokens_that_were_taken_back_is_found_by_its_own_name",
     ),
     Mutant(
         "a trim leaves findable what is written over",
