@@ -1,4 +1,4 @@
-"""What the benchmarks that start processes share: flags and the printing of reports."""
+"""What benchmarks share: flags and the printing of reports."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ from quire.tools.bench.machine import machine_facts
 from quire.tools.bench.report import describe
 
 _LIMITS = Path(__file__).with_name("limits.py")
+
+
+def flags_of(description: str) -> argparse.ArgumentParser:
+    """The parser of a script, whose ``--help`` is its docstring as it is written."""
+    return argparse.ArgumentParser(
+        allow_abbrev=False,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def add_common_flags(parser: argparse.ArgumentParser, rounds: int = 3) -> None:

@@ -27,7 +27,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import psutil
-from common import add_common_flags, show
+from common import add_common_flags, flags_of, show
 
 from quire.tools.bench.processes import ServerProcess, serving
 from quire.tools.bench.systems import Online
@@ -83,11 +83,7 @@ def cost(server: ServerProcess, requests: list[BenchRequest], kind: str) -> tupl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     add_common_flags(parser, rounds=9)
     parser.add_argument("--num-prompts", type=int, default=64, help="requests (%(default)s)")
     parser.add_argument("--input-len", type=int, default=128, help="tokens (%(default)s)")

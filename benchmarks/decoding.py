@@ -10,11 +10,11 @@ are not listed here are the engine's.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
 import torch
+from common import flags_of
 
 from quire import LLM
 from quire.tools.bench.machine import machine_facts, read_bandwidth, shortest
@@ -47,11 +47,7 @@ def large_product(dtype: torch.dtype, size: int = 2048) -> float:
 
 @torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 12, 17, 24, 32, 64])
     parser.add_argument("--input-len", type=int, default=24, help="of a prompt (%(default)s)")
     arguments, engine = parser.parse_known_args()

@@ -9,7 +9,6 @@ listed here are the engine's.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import subprocess
@@ -18,7 +17,7 @@ import tempfile
 import time
 from typing import Any
 
-from common import add_common_flags, show
+from common import add_common_flags, flags_of, show
 
 from quire import LLM, SamplingParams
 from quire.tools.commands.flags import add_engine_flags, options
@@ -41,11 +40,7 @@ def seconds(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> tuple
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     add_common_flags(parser, rounds=9)
     parser.add_argument("--num-prompts", type=int, default=64, help="requests (%(default)s)")
     parser.add_argument("--input-len", type=int, default=256, help="tokens (%(default)s)")

@@ -10,11 +10,10 @@ is. Flags that are not listed here are the engine's.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from typing import Any
 
-from common import add_common_flags, show
+from common import add_common_flags, flags_of, show
 
 from quire.tools.bench.processes import run_bench
 
@@ -23,11 +22,7 @@ LONG = ["--input-len", "4096", "--output-len", "1", "--num-iters", "1"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     add_common_flags(parser)
     arguments, engine = parser.parse_known_args()
 

@@ -9,11 +9,11 @@ a model are: none is still in the caches from its last use.
 
 from __future__ import annotations
 
-import argparse
 import json
 
 import torch
 import torch.nn.functional as F
+from common import flags_of
 from torch import Tensor
 
 from quire.tools.bench.machine import machine_facts, read_bandwidth, shortest
@@ -49,11 +49,7 @@ def _packed_linear(x: Tensor, packed: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     parser.add_argument("--in-features", type=int, default=576, help="(%(default)s)")
     parser.add_argument("--out-features", type=int, default=1536, help="(%(default)s)")
     parser.add_argument("--bandwidth-only", action="store_true", help="leave the products out")

@@ -11,12 +11,13 @@ models in turn; the ratio is the median over rounds.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import tempfile
 import time
 from pathlib import Path
+
+from common import flags_of
 
 from benchmarks.peers.models import SHAPES, Shape, save_random
 from quire import LLM, SamplingParams
@@ -51,11 +52,7 @@ class Reader:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     for flag, default in (("prefix", 8192), ("suffix", 256), ("layers", 8), ("rounds", 5)):
         parser.add_argument(f"--{flag}", type=int, default=default, help="(default: %(default)s)")
     given = parser.parse_args()

@@ -21,6 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from common import flags_of
+
 from quire.kernels.threads import wait_briefly
 
 wait_briefly()  # before torch is loaded
@@ -81,11 +83,7 @@ class Load(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     parser.add_argument("traces", type=Load.of, nargs="+", metavar="TRACE")
     parser.add_argument("--model", help="directory or name (default: the demonstration)")
     parser.add_argument("--costs", type=Path, help="of quire calibrate (default: calibrate now)")

@@ -8,10 +8,9 @@ off, turn by turn, each in a new process. Flags that are not listed here are the
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from common import add_common_flags, middle, show
+from common import add_common_flags, flags_of, middle, show
 
 from quire.tools.bench.processes import run_bench
 
@@ -19,11 +18,7 @@ FLAGS = {"cached": "--enable-prefix-caching", "uncached": "--no-enable-prefix-ca
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     add_common_flags(parser)
     parser.add_argument("--num-prompts", default="64", help="requests (%(default)s)")
     arguments, engine = parser.parse_known_args()

@@ -11,7 +11,6 @@ compute, mostly while one thread works alone. Flags that are not listed here are
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 from clock import Clock
+from common import flags_of
 
 from quire import LLM
 from quire.engine.progress import RequestProgress
@@ -129,11 +129,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     parser.add_argument("--workload", default="sharegpt", help="sharegpt, alpaca, prefix or a file")
     parser.add_argument("--num-prompts", type=int, default=64, help="requests (%(default)s)")
     parser.add_argument("--json", action="store_true", help="report as JSON")

@@ -13,7 +13,6 @@ each; what is known so far goes to stderr. Flags that are not listed here are th
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import re
@@ -24,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import add_common_flags, show
+from common import add_common_flags, flags_of, show
 
 from quire.models.demo import DEMO_MODEL
 from quire.models.shape import read_shape
@@ -45,11 +44,7 @@ class Streamed(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     add_common_flags(parser, rounds=1)
     parser.add_argument("--requests", type=int, default=96, help="of each run (%(default)s)")
     arguments, engine = parser.parse_known_args()

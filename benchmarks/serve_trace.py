@@ -10,7 +10,6 @@ Exits with status 1 if a request is lost or comes out short.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import re
@@ -18,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from common import flags_of
 
 from quire.tools.bench.http_client import HttpClient
 from quire.tools.bench.report import describe_times, percentiles
@@ -68,11 +68,7 @@ def report(run: BenchRun, slots: dict[str, float]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     parser.add_argument("trace", type=Path, help="CSV of an Azure LLM inference trace")
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server (%(default)s)")
     parser.add_argument("--requests", type=int, default=200, help="first N rows (%(default)s)")

@@ -9,11 +9,10 @@ engine's.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
-from common import add_common_flags, show
+from common import add_common_flags, flags_of, show
 
 from quire.tools.bench.processes import serving
 from quire.tools.bench.systems import Online
@@ -29,11 +28,7 @@ def start(arguments: list[str]) -> tuple[float, float, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     add_common_flags(parser, rounds=5)
     arguments, engine = parser.parse_known_args()
 

@@ -22,7 +22,7 @@ import tempfile
 import time
 from typing import Any
 
-from common import show
+from common import flags_of, show
 
 from quire import LLM, SamplingParams
 
@@ -30,11 +30,7 @@ BATCH, PROMPT_TOKENS, OUTPUT_TOKENS = 16, 256, 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     parser.add_argument("model", nargs="?", help="directory or name (default: the demonstration)")
     parser.add_argument("--tokens", type=int, default=4096, help="of the prompt (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="medians of (%(default)s)")

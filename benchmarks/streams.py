@@ -29,6 +29,7 @@ from typing import cast
 
 import numpy as np
 import uvicorn
+from common import flags_of
 from starlette.types import Receive, Scope, Send
 
 import quire
@@ -228,11 +229,7 @@ def measure(kind: str, given: list[str], arguments: argparse.Namespace) -> dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--step-ms", type=float, default=3.0)
     parser.add_argument("--tokens", type=int, default=200, help="of each stream")

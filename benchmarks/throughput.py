@@ -10,10 +10,9 @@ are the engine's.
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from common import add_common_flags, middle, show
+from common import add_common_flags, flags_of, middle, show
 
 from quire.tools.bench.processes import run_bench, serving
 
@@ -28,11 +27,7 @@ def served(model: list[str], engine: list[str], workload: list[str]) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = flags_of(__doc__)
     add_common_flags(parser)
     parser.add_argument("--workload", default="sharegpt", help="sharegpt, alpaca, prefix or a file")
     parser.add_argument("--num-prompts", default="64", help="requests (%(default)s)")

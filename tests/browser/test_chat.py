@@ -173,7 +173,7 @@ def test_what_is_refused_is_told_at_its_field(page: sync_api.Page, server: LiveS
     page.locator("#chat-schema").evaluate("e => { e.value = '{' }")
     chat.say("hello")
     schema = page.get_by_label("JSON schema")
-    expect(schema).to_have_accessible_description(re.compile("^this is no JSON: "))
+    expect(schema).to_have_accessible_description(re.compile("^this is not JSON: "))
     assert len(chat.asked) == 1
 
 

@@ -235,13 +235,13 @@ def test_the_bar_goes_by_keys_and_by_events(page: sync_api.Page, path: Path) -> 
 
 HEAD = {"quire": "recording", "format": 1, "model": "m", "begun": 0}
 HOSTILE = [
-    (b"no gzip", "this is no recording"),
-    (gzip.compress(b"{}\n"), "line 1: this is no recording"),
+    (b"no gzip", "this is not a recording"),
+    (gzip.compress(b"{}\n"), "line 1: this is not a recording"),
     (gzip.compress(json.dumps({**HEAD, "format": 2}).encode() + b"\n"), "format 1, not 2"),
     *(
         (gzip.compress(f"{json.dumps(HEAD)}\n{line}\n".encode()), f"line 2: {message}")
         for line, message in (
-            ("{", "it is no JSON"),
+            ("{", "it is not JSON"),
             ('{"t": 1e9, "state": {}}', "its time must be one"),
             ('{"t": 1, "state": {"pool": null}}', "it holds nothing that a recording has"),
             ('{"t": 1, "blocks": "UUIB"}', "it holds no frame of blocks"),

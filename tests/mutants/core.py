@@ -38,6 +38,13 @@ _STATES, _SNAPSHOTS = f"{_OF_MEMORY}/test_states.py::TestStates", f"{_OF_MEMORY}
 _NAMED = f"{_BEYOND}::test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched"
 
 MUTANTS = (
+    Mutant(
+        'a setting of true or false takes the text "false", which counts as true',
+        "src/quire/core/settings.py",
+        '("bool", bool, "true or false"),',
+        '("bool", object, "true or false"),',
+        "tests/pure/test_config.py::test_a_value_of_another_type_is_refused_by_name",
+    ),
     # -- states --------------------------------------------------------------------------------
     Mutant(
         "a state that can be found is written over",
@@ -439,6 +446,14 @@ MUTANTS = (
         "        self._occupancy.release(block)\n",
         "        table.charge += self._device.charged(block) - table.entries.pop()\n",
         _MACHINE,
+    ),
+    Mutant(
+        "blocks that are filled again after a trim are published no more",
+        f"{_MEMORY}/paged.py",
+        "        table.num_published = min(table.num_published, num_tokens // size)\n",
+        "",
+        f"{_OF_MEMORY}/test_contents.py::"
+        "test_what_follows_tokens_that_were_taken_back_is_found_by_its_own_name",
     ),
     Mutant(
         "a trim leaves findable what is written over",

@@ -92,11 +92,21 @@ def test_every_setting_says_what_it_is(kind: type) -> None:
     ("dtype", "bf16", "dtype must be one of auto, float32, float, bfloat16, float16, half; got"),
     ("kv_cache_memory_bytes", "many", "kv_cache_memory_bytes: not a size in bytes"),
     ("role", "half", "role must be one of both, prefill, decode; got 'half'"),
-    ("kv_store_size", "4", "kv_store_size must be from 0.000976562 to 1.07374e.09 GiB, got '4'"),
+    ("kv_store_size", "4", "kv_store_size must be from 0.0009766 to 1073741824 GiB, got '4'"),
 ])  # fmt: skip
 def test_checks_are_made_of_what_settings_say(name: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [EngineConfig, ServerConfig])
+def test_a_value_of_another_type_is_refused_by_name(kind: type) -> None:
+    """A text such as "false" would count as true."""
+    for field in fields(kind):
+        values = {"bool": ["false"], "Sequ": [5, [5]]}.get(str(field.type)[:4], [])
+        for value in [*values, object()]:
+            with pytest.raises(ConfigError, match=rf"^{field.name}\b"):
+                kind(**{field.name: value})
 
 
 @pytest.mark.parametrize(
@@ -114,11 +124,11 @@ def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value:
 @pytest.mark.parametrize(
     ("given", "message"),
     [({"kv_store_size": 4.0}, "kv_store_size does nothing without kv_store"),
-     ({"kv_store": "/tmp", "kv_store_size": 0}, "kv_store_size must be from 0.000976562 to"),
+     ({"kv_store": "/tmp", "kv_store_size": 0}, "kv_store_size must be from 0.0009766 to"),
      ({"kv_store": ""}, "kv_store must be a directory"),
      ({"kv_store": "/tmp", "device": "cuda"}, "kv_store: blocks are stored on CPUs only"),
      ({"kv_store": "/tmp", "enable_prefix_caching": False}, "needs enable_prefix_caching"),
-     ({"kv_offloading_size": 0}, "kv_offloading_size must be from 0.000976562 to 65536"),
+     ({"kv_offloading_size": 0}, "kv_offloading_size must be from 0.0009766 to 65536"),
      ({"kv_offloading_size": 1, "device": "cuda"}, "kv_offloading_size: blocks .* CPUs only"),
      ({"kv_offloading_size": 1, "role": "decode"}, "kv_offloading_size is for engines of role")],
 )  # fmt: skip

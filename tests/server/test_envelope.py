@@ -73,7 +73,7 @@ def test_an_answer_s_id_is_the_request_s(shared: LiveServer) -> None:
 def test_what_never_reaches_the_app_has_an_id_too(shared: LiveServer) -> None:
     with Post(shared, {}) as post:
         post.socket.sendall(b"NONSENSE\r\n\r\n")
-        assert b"x-request-id: " in post.read_until(b"no HTTP request")
+        assert b"x-request-id: " in post.read_until(b"not an HTTP request")
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:

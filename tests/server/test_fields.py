@@ -60,7 +60,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"kv_transfer_params": {"remote_port": True}}, "kv_transfer_params", "must be a number"),
     ({"kv_transfer_params": {"do_remote_decode": 1}}, "kv_transfer_params", "true or false"),
     ({"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": True}},
-     "kv_transfer_params", "exclude each other"),
+     "kv_transfer_params", "cannot be given together"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1, or -1"),
     ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "from -1 to"),
     ({"truncation_side": "middle"}, "truncation_side", "'left' or 'right'"),
@@ -83,7 +83,7 @@ CHATS_REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"documents": [{"text": "x"}]}, "documents", "takes no documents"),
     ({"documents": ["x"]}, "documents[0]", "dict"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message",
-     "contradict"),
+     "cannot both be true"),
     ({"verbosity": "loud"}, "verbosity", "'low', 'medium' or 'high'"),
     ({"max_completion_tokens": 0}, "max_completion_tokens", "from 1"),
 ]  # fmt: skip

@@ -56,7 +56,7 @@ def test_a_port_in_use_is_refused(
         (["--host", "no.such.host.invalid"], "host 'no.such.host.invalid' cannot be resolved"),
         (["--host", "a..b"], "host 'a..b' cannot be resolved"),
         (["--host", "a" * 70], "cannot be resolved"),
-        (["--host", "203.0.113.7"], "host '203.0.113.7' is no address of this machine"),
+        (["--host", "203.0.113.7"], "host '203.0.113.7' is not an address of this machine"),
         (["--port", "65536"], "port must be an integer from 0 to 65535, got 65536"),
         (["--port", "-1"], "port must be an integer from 0 to 65535, got -1"),
         (["--threads", "100000"], "threads must be an integer from 1 to"),

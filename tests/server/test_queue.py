@@ -65,7 +65,7 @@ def test_a_full_queue_is_told_with_429_and_when_to_come_again() -> None:
             error = caught.value
             assert error.code == "queue_full" and error.type == "rate_limit_error"
             assert 1 <= int(error.response.headers["retry-after"]) <= 600
-            assert "2 requests wait, of at most max_num_waiting, 2" in error.message
+            assert "2 requests wait, and max_num_waiting is 2" in error.message
             chat = server.chat(max_tokens=2, stream=True)
             assert (chat.status_code, chat.json()["error"]["code"]) == (429, "queue_full")
             assert server.metric("quire:queue_full_total") == 2
@@ -106,7 +106,7 @@ def test_prompts_that_wait_are_bounded_by_their_tokens_too() -> None:
             refused = server.complete(**post)
             assert refused.status_code == 429
             assert refused.json()["error"]["code"] == "queue_full"
-            assert "200 tokens, of at most 250" in refused.json()["error"]["message"]
+            assert "200 tokens, and there is memory for 250" in refused.json()["error"]["message"]
             assert 1 <= int(refused.headers["retry-after"]) <= 600
             chat = server.chat(messages=[{"role": "user", "content": "x " * 60}], max_tokens=2)
             assert chat.status_code == 429

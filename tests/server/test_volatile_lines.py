@@ -79,7 +79,7 @@ def test_the_first_rule_that_names_a_line_counts() -> None:
 def test_a_rule_that_is_none_is_refused_at_the_start(rule: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         ServerConfig(volatile_prompt_lines=[rule])
-    with pytest.raises(ConfigError, match="there may be 16"):
+    with pytest.raises(ConfigError, match="at most 16"):
         ServerConfig(volatile_prompt_lines=["x:cut"] * 17)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,6 +17,15 @@ if not torch.cuda.is_available():
 def one_thread() -> None:
     """Tensors this small are faster without company, ten times so on a busy machine."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    """Engines set how many compute for the whole process."""
+    threads = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

@@ -123,10 +123,10 @@ def blocks(frame: bytes) -> str:
 
 FIRST, SECOND = frames()
 HOSTILE = {
-    "no JSON": (["{"], "line 2: it is no JSON"),
-    "deep": (["[" * 100_000], "line 2: it is no JSON"),
-    "a list": (["[]"], "line 2: it is no JSON object"),
-    "NaN": (['{"t": NaN, "state": {}}'], "line 2: it is no JSON"),
+    "no JSON": (["{"], "line 2: it is not JSON"),
+    "deep": (["[" * 100_000], "line 2: it is not JSON"),
+    "a list": (["[]"], "line 2: it is not a JSON object"),
+    "NaN": (['{"t": NaN, "state": {}}'], "line 2: it is not JSON"),
     "no time": (['{"state": {}}'], "line 2: its time"),
     "a time that is none": (['{"t": true, "state": {}}'], "line 2: its time"),
     "backwards": ([line(state={}), '{"t": 0.5, "state": {}}'], "line 3: its time"),
@@ -159,10 +159,10 @@ def test_no_line_is_believed(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "line 1: it is no JSON"),
-        (b"no gzip", "no gzip file"),
-        (gzip.compress(b"{}\n", mtime=0), "no recording of format 1"),
-        (gzip.compress(OTHER_HEAD.encode(), mtime=0), "no recording of format 1"),
+        (b"", "line 1: it is not JSON"),
+        (b"no gzip", "not a gzip file"),
+        (gzip.compress(b"{}\n", mtime=0), "not a recording of format 1"),
+        (gzip.compress(OTHER_HEAD.encode(), mtime=0), "not a recording of format 1"),
         (gzip.compress(b"0" * 300_000, mtime=0), "has more than"),  # a long line
     ],
 )

@@ -124,7 +124,7 @@ EVENTS = "text/event-stream"
         ([MODELS, NO_METRICS, reply("200 OK", "{}")], "answers no stream of events"),
         ([MODELS, NO_METRICS, reply("400 Bad Request", "no, thanks")], "refuses to be asked: .*no"),
         ([MODELS, NO_METRICS, reply("200 OK", "data: [DONE]\n\n", EVENTS)], "without a token"),
-        ([MODELS, NO_METRICS, reply("200 OK", 'data: {"choices": []}\n\n', EVENTS)], "broke off"),
+        ([MODELS, NO_METRICS, reply("200 OK", 'data: {"choices": []}\n\n', EVENTS)], "ended"),
         ([MODELS, NO_METRICS, reply("200 OK", 'data: {"error": "out of memory"}\n\n', EVENTS)],
          "failed: .*out of memory"),
         ([MODELS, NO_METRICS, reply("200 OK", 'data: {"choices": [{"text": "abc"}], '

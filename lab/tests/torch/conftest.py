@@ -1,5 +1,5 @@
 """See ``support.torch_fixtures``."""
 
-from support.torch_fixtures import one_thread, same_tensors
+from support.torch_fixtures import one_thread, same_tensors, threads_as_before
 
-__all__ = ["one_thread", "same_tensors"]
+__all__ = ["one_thread", "same_tensors", "threads_as_before"]

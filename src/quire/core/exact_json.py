@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 
 def read(text: str) -> Any:
-    """Fractions and what has an exponent as ``Decimal``; ValueError where it is no JSON."""
+    """Fractions and what has an exponent as ``Decimal``; ValueError where it is not JSON."""
     return _DECODER.decode(text)
 
 
@@ -52,7 +52,7 @@ def exact(value: object) -> Any:
     if isinstance(value, Decimal) and not value.is_finite():
         raise ValueError("a number is not finite")
     if value is not None and not isinstance(value, (str, bool, int, Decimal)):
-        raise ValueError(f"{type(value).__name__} is no JSON")
+        raise ValueError(f"{type(value).__name__} is not JSON")
     return value
 
 
@@ -66,7 +66,7 @@ def write(value: Any) -> str:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse)

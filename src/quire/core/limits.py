@@ -68,7 +68,7 @@ class EngineLimits:
             groups = map(KVGroup.of_values, values["kv_groups"])
             return cls(**{**values, "kv_groups": tuple(groups)})
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"these are no limits of an engine: {error}") from None
+            raise ConfigError(f"these are not the limits of an engine: {error}") from None
 
     def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
         """The same with this number of blocks of its own in each KV group."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
@@ -71,6 +72,22 @@ def check_settings(config: Any, prefix: str = "") -> None:
             check_count(name, value, low, high)
         elif kind.startswith("float") and low is not None and high is not None:
             check_number(name, value, low, high, declared["unit"] or "")
+        else:
+            _check_kind(name, value, kind)
+
+
+_KINDS: Sequence[tuple[str, type | tuple[type, ...], str]] = (
+    ("bool", bool, "true or false"),
+    ("str", (str, os.PathLike), "a text"),
+    ("Sequence", Sequence, "a list of texts"),
+)
+
+
+def _check_kind(name: str, value: object, declared: str) -> None:
+    """ConfigError for a text that would count as true, or whatever is no text at all."""
+    for kind, types, words in _KINDS:
+        if declared.startswith(kind) and not isinstance(value, types):
+            raise ConfigError(f"{name} must be {words}, got {value!r}")
 
 
 def check_known(kind: type, options: Iterable[object], prefix: str = "") -> None:
@@ -99,7 +116,8 @@ def check_number(name: str, value: object, low: float, high: float, unit: str) -
         return
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not _within(value, low, high):
-        limit = f"from {low:g} to {high:g} {unit}".rstrip()
+        ends = (f"{int(end)}" if end == int(end) else f"{end:.4g}" for end in (low, high))
+        limit = f"from {' to '.join(ends)} {unit}".rstrip()
         raise ConfigError(f"{name} must be {limit}, got {value!r}")
 
 
@@ -127,10 +145,7 @@ def check_quantization(name: str, value: object) -> None:
 def parse_object(name: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """A mapping, or the JSON object that a text spells; none is empty."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{name} is no JSON: {error}") from None
+        value = _read_json(name, value)
     if not isinstance(value, Mapping | None):
         raise ConfigError(f"{name} must be a JSON object, got {value!r}")
     return dict(value or {})
@@ -140,14 +155,18 @@ def parse_texts(name: str, values: Sequence[str]) -> tuple[str, ...]:
     """Texts one by one, or all of them in one JSON list, as vLLM's flags have them."""
     if isinstance(values, str):
         values = [values]
-    if len(values) == 1 and values[0].startswith("["):
-        try:
-            values = json.loads(values[0])
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{name} is no JSON: {error}") from None
+    if len(values) == 1 and str(values[0]).startswith("["):
+        values = _read_json(name, str(values[0]))
     if not all(isinstance(value, str) and value for value in values):
         raise ConfigError(f"{name} must hold texts, got {values!r}")
     return tuple(values)
+
+
+def _read_json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is not valid JSON: {error}") from None
 
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}

@@ -66,7 +66,7 @@ def renewal(
 
     def afresh(capabilities: Capabilities) -> tuple[Scheduler, Capabilities]:
         if capabilities.others is not None:
-            raise RankError("a step was interrupted half way, and other ranks are in it still")
+            raise RankError("a step was interrupted, and other ranks are still computing it")
         executor.forget()
         again = capabilities.speculation and speculation_of(speculation)
         return schedule(), capabilities._replace(speculation=again)

@@ -91,9 +91,9 @@ class Driver:
     """Steps an engine for all who wait for what it gives, whichever of them makes it step.
 
     Each verb takes its ``turn``: one thread's after the other's. Signals have their effect between
-    steps. What an exception tears all the same (one that a library raises, or whoever watches the
-    program), so that nobody knows what of the engine is as it should be, costs all that the engine
-    holds: it begins anew, without requests, sessions and a prefix cache.
+    steps. What an exception tears all the same (one that a library raises, or a debugger), so that
+    nobody knows what of the engine is as it should be, costs all that the engine holds: it begins
+    anew, without requests, sessions and a prefix cache.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -109,7 +109,7 @@ class Driver:
         """What ``act`` returns or raises, once nobody else's call is under way."""
         if os.getpid() != self._process:  # before the line, in which nobody may be left to move on
             raise EngineError(_FORKED)
-        # On one line, so that whoever interrupts lines has none where the turn would not end.
+        # On one line, so that an exception at any line leaves none where the turn would not end.
         with self._line: return self._interrupts.hold(lambda: self._whole(act))  # noqa: E701  # fmt: skip
 
     def change(self, act: Callable[[], _T]) -> _T:

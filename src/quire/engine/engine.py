@@ -198,7 +198,7 @@ class Engine:
         return progress.fail(error, self.clock())
 
     def audit(self) -> None:
-        """While there is nothing to do: see that memory's books are right, and say if not."""
+        """While there is nothing to do: check memory's counters, and log what is wrong."""
         self.stats.num_faults += count_faults(self.scheduler)
         for change in self._hooks.contents_change:
             change(self.scheduler)

@@ -185,7 +185,11 @@ class InputProcessor:
                 "model",
             )
         if params.use_beam_search and params.width > self.vocab_size:
-            raise RequestError(f"beam_width must be at most {self.vocab_size} here", "beam_width")
+            raise RequestError(
+                f"beam_width must be at most {self.vocab_size}, the size of the vocabulary; got "
+                f"{params.width}",
+                "beam_width",
+            )
         for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             named = tuple(getattr(params, field) or ())
             check_token_ids(field, named, most=self.vocab_size, highest=self.vocab_size - 1)
@@ -232,9 +236,9 @@ class InputProcessor:
         """Tokens of two texts as one prompt, and where those of the second type begin."""
         second, most = options["second"], options.get("truncate_prompt_tokens")
         if not isinstance(first, str) or not isinstance(second, str):
-            raise RequestError("both texts of a pair must be texts", "second")
+            raise RequestError("both texts of a pair must be strings", "second")
         if not self._judges:
-            raise RequestError("this model judges no pairs", "second")
+            raise RequestError("this model does not score pairs of texts", "second")
         if most is not None:
             check_integer("truncate_prompt_tokens", most, 1)
         pair = self._encoder.encode_pair("prompt", first, second, most)
@@ -462,7 +466,10 @@ class InputProcessor:
                 "max_tokens",
             )
         if least > room:
-            raise RequestError(f"min_tokens must be at most {room} here", "min_tokens")
+            raise RequestError(
+                f"min_tokens must be at most {room}, the room after the prompt; got {least}",
+                "min_tokens",
+            )
         return room if asked is None else min(room, asked)
 
     def _bad_word_ids(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import torch
@@ -74,12 +73,7 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -200,7 +194,7 @@ class LLM:
         ``with llm.open_session() as session: session.append("..."); session.generate()``.
         RequestError if ``max_num_sessions`` are open. Sessions with different salts share nothing.
         ``recompute_last_n``: when a turn has no room in the longest text (under a window: in sinks
-        and window), the session goes on with the sinks, so many tokens before its input, and that.
+        and window), the session goes on with the sinks, this many tokens before its input, and it.
         """
         session_id = f"session-{next(self._numbers)}"
         adapter = None

@@ -26,7 +26,7 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def each_of(
     given: _T | Sequence[_T], count: int, what: str, one: type | tuple[type, ...]
 ) -> list[_T]:
-    """What is given for all of so many prompts, or for each. ``one``: types of what is for all."""
+    """What is given for all ``count`` prompts, or for each. ``one``: types of what is for all."""
     if isinstance(given, one):
         return [cast(_T, given)] * count
     each = list(cast("Sequence[_T]", given))

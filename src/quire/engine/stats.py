@@ -314,8 +314,8 @@ def count_faults(scheduler: Scheduler) -> int:
     try:
         faults = scheduler.audit()
     except Exception:  # whatever it is, requests have been served until now
-        logger.exception("the KV pool's books cannot be audited")
+        logger.exception("the KV pool's counters cannot be checked")
         return 1
     for fault in faults:
-        logger.error("the KV pool's books were wrong, and have been put right: %s", fault)
+        logger.error("the KV pool's counters were wrong, and were corrected: %s", fault)
     return len(faults)

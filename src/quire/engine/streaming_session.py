@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
-from types import TracebackType
 
 from quire.core.errors import UnknownSessionError
 from quire.core.protocol import Adapter, SamplingParams, SoftCut
@@ -109,11 +108,6 @@ class StreamingSession:
     def __enter__(self) -> StreamingSession:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(UnknownSessionError):  # it has expired
             self.close()

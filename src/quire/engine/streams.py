@@ -1,7 +1,7 @@
 """Standard output and error that nobody waits for: a thread writes them, and drops what is unread.
 
-Whoever reads a server's log may stop for a while, be it a terminal, a collector or ``less``. The
-pipe is full then, and a write to it lasts until he goes on.
+The reader of a server's log may stop for a while, be it a terminal, a collector or ``less``. The
+pipe is full then, and a write to it lasts until the reader goes on.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ class Unwaited(io.RawIOBase):
         if not lines or self._queue.qsize() > _MOST // 2:
             return False
         self._told += lines
-        logger.warning(
-            "%d lines of %s were dropped: whoever reads it had stopped", lines, self.name
-        )
+        logger.warning("%d lines of %s were dropped: its reader had stopped", lines, self.name)
         return True
 
     def _gather(self) -> tuple[list[bytes], list[threading.Event], bool]:
@@ -125,7 +123,7 @@ class Unwaited(io.RawIOBase):
         while view:
             try:
                 view = view[os.write(self._number, view) :]
-            except BlockingIOError:  # whoever has the pipe too wants it so
+            except BlockingIOError:  # another process that has the pipe wants it so
                 select.select([], [self._number], [], _FULL)
             except OSError:  # nobody will read it, or there is no room on the disk
                 return

@@ -32,7 +32,7 @@ _SCORED = 8  # deltas without log-probabilities that are written in the time of 
 LONG = 2**15  # characters or tokens; what is longer is prepared apart
 WAITING = 16  # threads that wait for other processes: who takes long there keeps few waiting
 _REST = 1.0  # seconds from a long input to giving memory back, once for all that come meanwhile
-_QUIET = 1.0  # seconds without work, after which there is time to look into the books
+_QUIET = 1.0  # seconds without work, after which there is time to check memory's counters
 
 _T = TypeVar("_T")
 
@@ -144,7 +144,7 @@ class _Held:
 class OutputCollector:
     """The deltas of one or several requests. The task is woken once for all that came together.
 
-    interval: of each output so many tokens are gathered to one delta, but its first token and its
+    interval: tokens of each output that are gathered to one delta, but its first token and its
         end are given at once; None: nothing is given before the end.
     weight: how much there is to write, in deltas without log-probabilities.
     """
@@ -253,7 +253,7 @@ class Delivery:
             collector.fail(failure)
 
     def _take(self) -> None:
-        """Give all that has come to the collectors, and wake whoever need not wait."""
+        """Give all that has come to the collectors, and wake those that need not wait."""
         if not (self._steps or self._waiting):
             return
         busy = bool(self._due)

@@ -33,8 +33,8 @@ class QueueLimits:
 class WaitingRoom:
     """Requests that wait in ``queue`` and have never been let in.
 
-    forecast: seconds until so many have been let in; None: nobody can tell, so that it is taken to
-        go on as fast as of late.
+    forecast: seconds until a number of them has been let in; None: it is taken to go on as fast
+        as of late.
 
     An event loop keeps room for those that come; an engine's thread queues them. Each counts once,
     at any moment: as one that comes until it is queued, and from then on in the queue.
@@ -93,27 +93,26 @@ class WaitingRoom:
         if waiting + count > limit:
             self.num_refused += count
             raise QueueFullError(
-                f"{waiting} requests wait, of at most max_num_waiting, {limit}: "
-                f"no room for {count} more now",
+                f"{waiting} requests wait, and max_num_waiting is {limit}: no room for {count}",
                 self.seconds_until(waiting + count - limit),
             )
 
     def _weigh(self, places: Places, tokens: int) -> None:
-        """That those of ``places`` which are not queued yet have so many tokens."""
+        """Count ``tokens`` for those of ``places`` that are not queued yet."""
         others = self._queue.num_new_tokens + self._tokens_coming - places._tokens
         most = self.max_tokens
         if most is not None and tokens > most:
             raise RequestError(
-                f"the prompts of a request may hold at most {most:,} tokens together, which is "
-                f"what may wait in line; got {tokens:,}",
+                f"the prompts of a request may hold at most {most:,} tokens together, as all "
+                f"that wait may; got {tokens:,}",
                 "prompt",
             )
         if most is not None and tokens + others > most:
             self.num_refused += places._left
             excess = self._queue.num_new * min(1.0, (tokens + others - most) / max(others, 1))
             raise QueueFullError(
-                f"the prompts that wait hold {others:,} tokens, of at most {most:,} for which "
-                f"there is memory: no room for {tokens:,} more now",
+                f"the waiting prompts hold {others:,} tokens, and there is memory for {most:,}: no "
+                f"room for {tokens:,} more now",
                 self.seconds_until(math.ceil(excess)),
             )
         self._tokens_coming += tokens - places._tokens
@@ -125,17 +124,17 @@ class WaitingRoom:
         return self.wait_of(self._queue.num_new)
 
     def wait_of(self, count: int) -> float:
-        """Seconds until so many have been let in."""
+        """Seconds until ``count`` have been let in."""
         forecast = self._forecast(count)
         return self._estimate.of(count) if forecast is None else forecast
 
     def seconds_until(self, count: int) -> float:
-        """The time in which so many leave the queue; 1 to 600 s."""
+        """The time in which ``count`` leave the queue; 1 to 600 s."""
         return min(max(self.wait_of(count), _SHORTEST), _LONGEST)
 
 
 class Places:
-    """Room that is kept for so many requests which come."""
+    """Room that is kept for a number of requests which come."""
 
     def __init__(self, room: WaitingRoom, count: int) -> None:
         self._room = room
@@ -143,20 +142,20 @@ class Places:
         self._add(count)
 
     def weigh(self, tokens: int, *, at_least: bool = False) -> None:
-        """Their prompts have turned out to hold so many tokens. Raises as ``reserve`` does."""
+        """Their prompts have turned out to hold ``tokens``. Raises as ``reserve`` does."""
         with self._room._moving:
             self._room._weigh(self, max(tokens, self._tokens) if at_least else tokens)
 
     @contextmanager
     def take(self, tokens: int = 0) -> Iterator[None]:
-        """Within it one of them, of so many tokens, is queued. If that fails, its place is kept."""
+        """Within it one of them, of ``tokens``, is queued. If that fails, its place is kept."""
         with self._room._moving:
             yield
             self._add(-min(self._left, 1))
             self._forget(min(self._tokens, tokens))
 
     def give_up(self) -> None:
-        """Whoever of them has not been queued needs no place."""
+        """Give back the places of those that have not been queued."""
         with self._room._moving:
             self._add(-self._left)
             self._forget(self._tokens)

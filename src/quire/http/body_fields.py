@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -34,8 +34,10 @@ from quire.core.protocol.parameters import description
 from quire.http.unknown_fields import Passed, as_patterns, asks_for_nothing, unknown
 from quire.http.widened import Widened, kept_to
 
-Ids = Annotated[list[int], Field(fail_fast=True)]
-Texts = Annotated[list[str], Field(fail_fast=True)]
+_Item = TypeVar("_Item")
+Listed = Annotated[list[_Item], Field(fail_fast=True)]  # one wrong item is enough to say so
+Ids = Listed[int]
+Texts = Listed[str]
 Name = Annotated[str, Field(max_length=256)]  # or a salt
 RequestId = Annotated[str, Field(max_length=128, pattern=r"^[\x21-\x7e]+$")]
 MOST_TEXTS = 2048  # of one request: OpenAI's own maximum for embeddings

@@ -77,7 +77,9 @@ def _check(given: Mapping[str, Any]) -> None:
         ):
             raise RequestError(f"{name} must be {words}", _FIELD)
     if _asks(given, "do_remote_decode") and _asks(given, "do_remote_prefill"):
-        raise RequestError("do_remote_decode and do_remote_prefill exclude each other", _FIELD)
+        raise RequestError(
+            "do_remote_decode and do_remote_prefill cannot be given together", _FIELD
+        )
 
 
 def _asks(given: Mapping[str, Any], name: str) -> bool:

@@ -42,7 +42,7 @@ shape, and every answer bears an `x-request-id`: the request's own, or a new one
 _ERRORS = {
     400: "The request cannot be served; the message names the field and what is allowed.",
     401: "The API key is missing or wrong.",
-    403: "The server is for its own machine, and a page of another site has asked.",
+    403: "The server answers this machine only, and a web page of another site has asked.",
     404: "There is no such model, session or path.",
     408: "The body was too slow.",
     409: "The session has a turn under way.",
@@ -50,7 +50,7 @@ _ERRORS = {
     413: "The body is too large.",
     415: "The body is packed in a way that is not understood.",
     429: "Too many requests wait, or sessions are open; `Retry-After` says when to ask again.",
-    500: "The step that computed the request failed, or something nobody has foreseen.",
+    500: "The step that computed the request failed, or the server has a fault.",
     503: "Waited too long, too many large bodies, the server ends, or the engine is gone.",
 }
 _OF_BODIES = (400, 404, 408, 410, 413, 415, 429)

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from quire.core.errors import RequestError
+from quire.core.errors import RequestError, shown
 from quire.engine.tracing import Profile
 from quire.http.answers.rendering import Answer, json_response, respond
 from quire.http.errors import EngineUnavailableError
@@ -104,5 +104,7 @@ def _checked(seconds: str) -> float:
     except ValueError:
         wanted = 0.0
     if not 0.1 <= wanted <= _LONGEST:
-        raise RequestError(f"seconds must be a number from 0.1 to {_LONGEST:g}", "seconds")
+        raise RequestError(
+            f"seconds must be a number from 0.1 to {_LONGEST:g}, got {shown(seconds)}", "seconds"
+        )
     return wanted

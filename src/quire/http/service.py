@@ -244,7 +244,9 @@ class Service:
             return self.model_names[0]
         model = self.check_model(name)
         if self.input_processor.adapter(model.adapter) != own:
-            raise RequestError("model is a session's, given when it is opened", "model")
+            raise RequestError(
+                "model belongs to the session: give it when the session is opened", "model"
+            )
         return model.name
 
     def check_chat_template(self, given: str | None) -> None:

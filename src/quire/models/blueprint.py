@@ -6,12 +6,13 @@ Their differences are fields here, so that one function (``build``) reads the te
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from quire.core.errors import ModelError
 from quire.kernels.mlps import Routing
-from quire.models.config import ConfigFields
+from quire.models.config import ConfigFields, ModelConfig
 from quire.models.recurrences import RecurrentPlan
 from quire.models.rope import RopeConfig
 from quire.models.shape import WIDEST, ExpertShape, LatentShape, LayerSizes, Positions
@@ -29,7 +30,7 @@ class TensorNames:
     roots: tuple[str, ...] = ("model",)
     embedding: str = "embed_tokens"
     layers: str = "layers"
-    final_norm: str = "norm"
+    final_norm: str | None = "norm"
     heads: tuple[str, ...] = ("lm_head",)
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     output: str = "self_attn.o_proj"
@@ -152,7 +153,7 @@ class Heads:
 
     @classmethod
     def read(cls, fields: ConfigFields, num: int, num_kv: int, dim: int) -> Heads:
-        """ModelError if queries cannot share the others evenly, or no tensor has so many rows."""
+        """ModelError if queries cannot share the others evenly, or no tensor has their rows."""
         if num % num_kv:
             raise ModelError(
                 f"{fields.source}: num_attention_heads ({num}) is not a multiple of "
@@ -182,6 +183,16 @@ class PartFactors(NamedTuple):
     gate: float = 1.0
 
 
+class LearnedPlan(NamedTuple):
+    """Positions that have a vector each, and embeddings that may be narrower than layers."""
+
+    offset: int  # the row of position 0
+    embedding_size: int
+    positions: str = "embed_positions"
+    project_in: str = "project_in"
+    project_out: str = "project_out"
+
+
 HeadNorms = Literal["each", "all", "each turned", "bare"]
 """Norms of queries and keys: of each head; of all together; of each head after it is turned; of
 each head that is turned, without weights, so before or after."""
@@ -193,7 +204,7 @@ together side by side; or head by head, the queries that share a key before it a
 
 @dataclass(frozen=True)
 class Blueprint:
-    """A ``FamilyConfig``, its defaults filled in."""
+    """The fields of a config.json, their defaults filled in."""
 
     names: TensorNames
     vocab_size: int
@@ -202,7 +213,7 @@ class Blueprint:
     heads: Heads
     windows: tuple[int | None, ...]  # by layer
     positions: Positions
-    ropes: tuple[RopeConfig, ...]
+    ropes: tuple[RopeConfig, ...]  # none: positions are not rotations
     rope_of: tuple[int | None, ...]  # by layer
     norm: NormKind
     biases: Biases
@@ -218,8 +229,10 @@ class Blueprint:
     latent: LatentPlan | None = None  # in place of ``heads``' own keys and values
     by_layer: LayerSizes | None = None  # in place of ``heads`` and ``intermediate_size``
     streams: StreamPlan | None = None
+    learned: LearnedPlan | None = None  # positions
     gated_attention: bool = False
     parallel: bool = False
+    norms_after: bool = False  # those of a part are after the sum, not before it
     softcap: float | None = None
     embedding_scale: float = 1.0
     embedding_scale_in_dtype: bool = False  # it is rounded as the embedding is
@@ -239,7 +252,7 @@ class Blueprint:
 
     @property
     def divided(self) -> Divided:
-        """See ``FamilyConfig.divided``."""
+        """What ranks divide among them."""
         inner, mixture = {}, self.mixture
         states: DividedStates | None = None
         heads, has_mlp = self.heads, mixture is None or not all(mixture.shape.layers)
@@ -261,3 +274,22 @@ class Blueprint:
             if has_mlp:
                 inner["intermediate_size"] = math.gcd(*self.by_layer.inners)
         return Divided(heads.num, num_kv, self.vocab_size, inner, states, others)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Architectures with code of their own, whose configs are read in the same way."""
+
+    architectures: tuple[str, ...]
+    # Raises ModelError where a field is missing, of the wrong type, or contradicts another.
+    read: Callable[[ModelConfig], Blueprint]
+    # Fields by architecture that say something which only transformers computes.
+    foreign: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def lacks(self, config: ModelConfig) -> str | None:
+        """A field that makes this config one for transformers."""
+        fields = config.fields
+        for name in self.foreign.get(config.architecture, ()):
+            if name in fields and fields.values[name] is not False:
+                return name
+        return None

@@ -13,15 +13,15 @@ from quire.core.errors import ModelError
 from quire.kernels.layer_memory import KVShape
 from quire.kernels.mlps import XIELU, Activation, Alphas, Experts
 from quire.kernels.ops import AttentionSpec, Norm, Norms
-from quire.models.blueprint import Blueprint
-from quire.models.decoder import Decoder
+from quire.models.blueprint import Blueprint, LearnedPlan
+from quire.models.decoder import Decoder, LearnedPositions
 from quire.models.dividing import rows_of_heads, rows_of_parts
 from quire.models.experts import read_experts
 from quire.models.latent_attention import LatentAttention
 from quire.models.latents import read_latents
 from quire.models.layer_inputs import beside_experts, finished, read_inputs
 from quire.models.layers import MLP, Attention, Layer, WithExperts
-from quire.models.linear import Joined, LinearReader
+from quire.models.linear import Joined, Linear, LinearReader
 from quire.models.norms import NormReader
 from quire.models.recurrences import read_recurrent
 from quire.models.shape import ChunkLength
@@ -32,9 +32,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
-    """See ``Family.build``."""
+    """Read the tensors of a plan; ModelError as ``Weights.take`` raises it."""
     ropes = tuple(rope.build(weights.device) for rope in plan.ropes)  # or no tensor need be read
-    names = plan.names
+    names, learned = plan.names, plan.learned
     weights.leave(names.beside)
     roots = [f"{root}." if root else "" for root in names.roots]
     root = next((r for r in roots if _has_layers(weights, f"{r}{names.layers}.")), roots[0])
@@ -43,14 +43,17 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
     embed, logits = linears.embedding_and_head(
         f"{root}{names.embedding}.weight",
         f"{head}.weight",
-        (plan.vocab_size, plan.hidden_size),
+        (plan.vocab_size, plan.hidden_size if learned is None else learned.embedding_size),
         plan.tied_embeddings,
         f"{head}.bias" if plan.biases.head else None,
     )
     scale = plan.embedding_scale
     if plan.embedding_scale_in_dtype:
         scale = torch.tensor(scale, dtype=weights.dtype).item()
-    norms = NormReader(plan, weights, linears.shard)
+    norms, positions = NormReader(plan, weights, linears.shard), None
+    project_in, project_out = None, None
+    if learned is not None:
+        positions, project_in, project_out = _read_learned(plan, learned, weights, linears, root)
     return Decoder(
         vocab_size=plan.vocab_size,
         dtype=weights.dtype,
@@ -61,14 +64,37 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
             for layer in _read_layer(plan, norms, linears, f"{root}{names.layers}.{index}", index)
         ),
         embedding_norm=Norm(plan.hidden_size, None, plan.norm.eps) if plan.embedding_norm else None,
-        final_norm=norms.take(f"{root}{names.final_norm}", plan.hidden_size),
+        final_norm=None
+        if names.final_norm is None
+        else norms.take(f"{root}{names.final_norm}", plan.hidden_size),
         head=logits,
+        positions=positions,
+        project_in=project_in,
+        project_out=project_out,
         ropes=ropes,
         embedding_scale=scale,
         logits_scale=plan.logits_scale,
         logits_softcap=plan.logits_softcap,
         inputs=read_inputs(plan, norms, linears, root),
         streams=read_streams(plan, linears, root),
+    )
+
+
+def _read_learned(
+    plan: Blueprint, learned: LearnedPlan, weights: Weights, linears: LinearReader, root: str
+) -> tuple[LearnedPositions, Linear | None, Linear | None]:
+    """The vectors of positions, and what widens embeddings and narrows what the head is given."""
+    narrow, wide = learned.embedding_size, plan.hidden_size
+    rows = plan.positions.default + learned.offset
+    table = weights.take(f"{root}{learned.positions}.weight", rows, wide)
+    positions = LearnedPositions(table, learned.offset)
+    if narrow == wide:
+        return positions, None, None
+    project_in = linears.linear(f"{root}{learned.project_in}", narrow, wide, False)
+    return (
+        positions,
+        project_in,
+        linears.linear(f"{root}{learned.project_out}", wide, narrow, False),
     )
 
 

@@ -1,7 +1,9 @@
-"""Descendants of GPT-2 with rotary embeddings: GPT-J, GPT-NeoX, Falcon and Phi.
+"""Descendants of GPT-2: OPT, and with rotary embeddings GPT-J, GPT-NeoX, Falcon and Phi.
 
-LayerNorm, MLPs without gates, and attention beside the MLP rather than before it. Tensors are named
-as in ``transformers``.
+LayerNorm, and MLPs without gates; but for OPT, attention beside the MLP rather than before it. OPT
+(Zhang et al., 2022), the models of the PagedAttention paper, has learned positions; its 350m
+variant normalises after each part instead of before it, and its embeddings are narrower than its
+layers. Tensors are named as in ``transformers``.
 """
 
 from __future__ import annotations
@@ -9,11 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from quire.core.errors import ModelError
 from quire.kernels.mlps import ACTIVATIONS
-from quire.models.blueprint import Biases, Blueprint, Heads, NormKind, TensorNames
-from quire.models.building import build
+from quire.models.blueprint import (
+    Biases,
+    Blueprint,
+    Family,
+    Heads,
+    LearnedPlan,
+    NormKind,
+    TensorNames,
+)
 from quire.models.config import ConfigFields, ModelConfig
-from quire.models.family import Family
 from quire.models.rope import RopeConfig
 from quire.models.shape import find_family, positions_of
 
@@ -58,6 +67,16 @@ _PHI = TensorNames(
     query_norm="self_attn.q_layernorm",
     key_norm="self_attn.k_layernorm",
 )
+_OPT = TensorNames(
+    roots=("model.decoder", "decoder"),  # some published checkpoints leave out the outer name
+    final_norm="final_layer_norm",
+    output="self_attn.out_proj",
+    up=("fc1",),
+    down="fc2",
+    attention_before="self_attn_layer_norm",
+    mlp_before="final_layer_norm",
+)
+_OPT_OFFSET = 2  # the first rows stood for padding when OPT was trained
 
 
 def _neox(fields: ConfigFields) -> Blueprint:
@@ -145,21 +164,48 @@ def _phi(fields: ConfigFields) -> Blueprint:
     )
 
 
-def _heads(fields: ConfigFields, queries: str, keys: str | None = None) -> Heads:
-    num = fields.positive(queries)
-    return Heads.read(
+def _opt(fields: ConfigFields) -> Blueprint:
+    hidden = fields.positive("hidden_size")
+    first = fields.get("do_layer_norm_before", bool, True)
+    if not first or fields.get("_remove_final_layer_norm", bool, False):
+        names = replace(_OPT, final_norm=None)
+    else:
+        names = _OPT
+    bias = fields.get("enable_bias", bool, True)
+    affine = fields.get("layer_norm_elementwise_affine", bool, True)
+    plan = _plan(
         fields,
-        num,
-        num if keys is None else fields.positive(keys, num),
-        fields.positive("hidden_size") // num,
+        names,
+        _heads(fields, "num_attention_heads"),
+        None,
+        inner=fields.positive("ffn_dim"),
+        activation=fields.choice("activation_function", ACTIVATIONS, "relu"),
     )
+    return replace(
+        plan,
+        norm=NormKind(1e-5, centred=True, weight=affine, bias=affine),
+        biases=Biases(qkv=bias, output=bias, mlp=bias),
+        learned=LearnedPlan(_OPT_OFFSET, fields.positive("word_embed_proj_dim", hidden)),
+        norms_after=not first,
+        parallel=False,
+    )
+
+
+def _heads(fields: ConfigFields, queries: str, keys: str | None = None) -> Heads:
+    num, hidden = fields.positive(queries), fields.positive("hidden_size")
+    if hidden % num:
+        raise ModelError(
+            f"{fields.source}: hidden_size ({hidden}) is not a multiple of {queries} ({num})"
+        )
+    num_kv = num if keys is None else fields.positive(keys, num)
+    return Heads.read(fields, num, num_kv, hidden // num)
 
 
 def _plan(
     fields: ConfigFields,
     names: TensorNames,
     heads: Heads,
-    rope: RopeConfig,
+    rope: RopeConfig | None,
     inner: int | None = None,
     activation: str = "gelu",
 ) -> Blueprint:
@@ -175,8 +221,8 @@ def _plan(
         heads=heads,
         windows=(None,) * layers,
         positions=positions_of(fields, shape),
-        ropes=(rope,),
-        rope_of=(0,) * layers,
+        ropes=() if rope is None else (rope,),
+        rope_of=(None if rope is None else 0,) * layers,
         norm=NormKind(fields.get("layer_norm_eps", float, 1e-5), centred=True, bias=True),
         biases=Biases(),
         activation=fields.choice("hidden_act", ACTIVATIONS, activation),
@@ -192,6 +238,7 @@ _READERS: Mapping[str, Callable[[ConfigFields], Blueprint]] = {
     "GPTJForCausalLM": _gptj,
     "FalconForCausalLM": _falcon,
     "PhiForCausalLM": _phi,
+    "OPTForCausalLM": _opt,
 }
 
 
@@ -203,4 +250,4 @@ def read(config: ModelConfig) -> Blueprint:
     return replace(plan, biases=replace(plan.biases, head=False))
 
 
-FAMILY = Family(tuple(_READERS), read, build, {"FalconForCausalLM": ("alibi",)})
+FAMILY = Family(tuple(_READERS), read, {"FalconForCausalLM": ("alibi",)})

@@ -245,7 +245,7 @@ def _failures_of(name: str, revision: str | None) -> Iterator[None]:
     except RepositoryNotFoundError:
         reason = (
             "there is no such directory, and no such repository on Hugging Face, unless it is "
-            "private, and HF_TOKEN is not of somebody who may see it"
+            "private, and HF_TOKEN has no access to it"
         )
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
         reason = "it is not a directory, not in the cache, and Hugging Face cannot be reached"

@@ -10,10 +10,8 @@ from dataclasses import replace
 
 from quire.core.errors import ModelError
 from quire.kernels.mlps import ACTIVATIONS
-from quire.models.blueprint import Biases, Blueprint, Heads
-from quire.models.building import build
+from quire.models.blueprint import Biases, Blueprint, Family, Heads
 from quire.models.config import ConfigFields, ModelConfig
-from quire.models.family import Family
 from quire.models.rope import RopeConfig
 from quire.models.shape import (
     completed,
@@ -102,6 +100,4 @@ def _eps(fields: ConfigFields, traits: Traits) -> float:
     return traits.eps if isinstance(traits.eps, float) else fields.get(traits.eps, float)
 
 
-FAMILY = Family(
-    tuple(TRAITS), read, build, {name: traits.foreign for name, traits in TRAITS.items()}
-)
+FAMILY = Family(tuple(TRAITS), read, {name: traits.foreign for name, traits in TRAITS.items()})

@@ -16,14 +16,15 @@ from quire.kernels.heap import give_memory_back
 from quire.kernels.pages import FilePages
 from quire.kernels.products import Products
 from quire.kernels.ranks import Ranks
-from quire.models import gpt, llama, opt
+from quire.models import gpt, llama
 from quire.models.admission import WeightAdmission
 from quire.models.base import Model, checked_max_positions
+from quire.models.blueprint import Family
+from quire.models.building import build
 from quire.models.checkpoint_files import find_files
 from quire.models.config import DTYPES, ModelConfig, read_config
 from quire.models.decoder import DecoderModel
 from quire.models.encoder import EncoderModel
-from quire.models.family import Family, FamilyConfig
 from quire.models.files import check_plain
 from quire.models.gguf import is_gguf
 from quire.models.hub import MODEL_FILES, choose_gguf, gguf_file, snapshot, split_file
@@ -37,8 +38,8 @@ from quire.models.transformers_loading import check_decoder, encoder_base, sees_
 from quire.models.weights import Weights
 
 # Architectures with code of their own; any other decoder runs through transformers.
-_FAMILIES: tuple[Family[Any], ...] = (llama.FAMILY, gpt.FAMILY, opt.FAMILY)
-_NATIVE: Mapping[str, Family[Any]] = {
+_FAMILIES = (llama.FAMILY, gpt.FAMILY)
+_NATIVE: Mapping[str, Family] = {
     architecture: family for family in _FAMILIES for architecture in family.architectures
 }
 
@@ -220,11 +221,10 @@ def check_divides(config: ModelConfig, size: int, device: str = "cpu") -> None:
         raise ConfigError(f"tensor_parallel_size is {size}; allowed on {device}: 1")
     if family is None:
         return  # known once transformers has made modules of it
-    described: FamilyConfig = family.read(config)
-    described.divided.check(size, config.fields.source)
+    family.read(config).divided.check(size, config.fields.source)
 
 
-def _family_of(config: ModelConfig, device: str = "cpu") -> Family[Any] | None:
+def _family_of(config: ModelConfig, device: str = "cpu") -> Family | None:
     """The model's family; None: transformers' code has to compute it."""
     family = _NATIVE.get(config.architecture)
     if family is None or family.lacks(config) is not None:
@@ -295,7 +295,7 @@ def _load_foreign(
 
 
 def _seen(
-    family: Family[Any],
+    family: Family,
     config: ModelConfig,
     weights: Weights,
     max_model_len: int | None,
@@ -311,7 +311,7 @@ def _seen(
 
 
 def _build(
-    family: Family[Any],
+    family: Family,
     config: ModelConfig,
     weights: Weights,
     linears: LinearReader,
@@ -320,14 +320,14 @@ def _build(
     ranks: Ranks | None,
 ) -> DecoderModel:
     """Build a decoder. Whatever the config rules out is refused before tensors are read."""
-    described: FamilyConfig = family.read(config)
+    described = family.read(config)
     longest, limit, _ = described.positions
     if streaming is not None and described.divided.states is not None:
         raise ConfigError("window: this model has layers that keep a state of the whole text")
     if streaming is not None:
         streaming.check(described.ropes, described.windows, limit)
     max_positions = checked_max_positions(max_model_len, longest, limit)
-    decoder = family.build(described, weights, linears)
+    decoder = build(described, weights, linears)
     told_apart = max_positions if streaming is None else streaming.reach
     ropes = tuple(rope.serving(told_apart) for rope in decoder.ropes)
     decoder = replace(decoder, ropes=ropes, ranks=ranks)

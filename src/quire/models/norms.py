@@ -42,6 +42,8 @@ class NormReader:
             None if name is None else self.take(f"{prefix}.{name}", width)
             for name in (before, output)
         )
+        if self.plan.norms_after:
+            return Norms(after=first)
         return Norms(before=first, output=second, scale=factor * self.plan.residual_scale)
 
     def of_each_head(

@@ -64,7 +64,7 @@ class Divided(NamedTuple):
             most = self.num_heads or (self.states.heads if self.states is not None else 1)
             fits = [str(n) for n in range(1, most + 1) if self.why_not(n) is None]
             raise ConfigError(
-                f"tensor_parallel_size is {size}, but so many ranks {fault} in {source}; "
+                f"tensor_parallel_size is {size}, but that many ranks {fault} in {source}; "
                 f"allowed: {', '.join(fits)}"
             )
 
@@ -81,10 +81,10 @@ class Shard:
         return self.size == 1
 
     def check(self, count: int, what: str, name: str) -> None:
-        """ConfigError unless ranks divide so many."""
+        """ConfigError unless ranks divide ``count``."""
         if count % self.size:
             raise ConfigError(
-                f"tensor_parallel_size is {self.size}, but so many ranks do not divide the "
+                f"tensor_parallel_size is {self.size}, but that many ranks do not divide the "
                 f"{count:,} {what} of {name}"
             )
 

@@ -110,6 +110,12 @@ _LFM2 = Traits(
     theta=1_000_000.0,
     varied=hybrids.lfm2,
 )
+_FEED_FORWARD = TensorNames(
+    final_norm="final_layernorm",
+    up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+    down="feed_forward.down_proj",
+    mlp_before="pre_ff_layernorm",
+)
 _BACKBONE = TensorNames(
     roots=("backbone", "model"),
     embedding="embeddings",
@@ -170,25 +176,8 @@ TRAITS: Mapping[str, Traits] = {
         mlp_bias=False,
         varied=hybrids.granite,
     ),
-    "BambaForCausalLM": Traits(
-        names=TensorNames(
-            final_norm="final_layernorm",
-            up=("feed_forward.gate_proj", "feed_forward.up_proj"),
-            down="feed_forward.down_proj",
-            mlp_before="pre_ff_layernorm",
-        ),
-        rotary_share=0.5,
-        varied=hybrids.bamba,
-    ),
-    "FalconH1ForCausalLM": Traits(
-        names=TensorNames(
-            final_norm="final_layernorm",
-            up=("feed_forward.gate_proj", "feed_forward.up_proj"),
-            down="feed_forward.down_proj",
-            mlp_before="pre_ff_layernorm",
-        ),
-        varied=hybrids.falcon,
-    ),
+    "BambaForCausalLM": Traits(names=_FEED_FORWARD, rotary_share=0.5, varied=hybrids.bamba),
+    "FalconH1ForCausalLM": Traits(names=_FEED_FORWARD, varied=hybrids.falcon),
     "NemotronHForCausalLM": Traits(
         names=_BACKBONE,
         qkv_bias=False,

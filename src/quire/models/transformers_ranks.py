@@ -42,7 +42,7 @@ class RankDivision(NamedTuple):
     def divide(self, decoder: Any, kept: HeldLayers) -> HeldLayers:
         """Leave of a decoder's modules the rank's part, and of what its layers keep.
 
-        ConfigError: so many ranks do not divide it, or nothing in it.
+        ConfigError: this number of ranks does not divide it, or nothing in it.
         """
         shapes, specs = list(kept.shapes), list(kept.specs)
         found = [*decoder.modules()]

@@ -333,7 +333,24 @@ def tells_types(directory: Path) -> bool:
     return "token_type_ids" in names
 
 
-class JsonTokenizer:
+class _Templated:
+    """A tokenizer's chat template, which may be missing."""
+
+    def __init__(self, template: ChatTemplate | None) -> None:
+        self._template = template
+        self.chat_template = "" if template is None else template.source
+        self.response_template = None if template is None else template.declared
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any],
+        max_characters: float = math.inf,
+    ) -> str:
+        return render(self._template, messages, variables, max_characters)
+
+
+class JsonTokenizer(_Templated):
     """A ``tokenizer.json``."""
 
     def __init__(
@@ -343,18 +360,16 @@ class JsonTokenizer:
         ends: Iterable[str] = (),
     ) -> None:
         """ends: tokens that end a text; those that are none are left out."""
+        super().__init__(template)
         backend.no_padding()
         backend.no_truncation()
         bound_words(backend)
         self._backend = backend
-        self._template = template
         self.longest_token = longest_token(backend)
         self.special_ids = _left_out(backend)
         self.own_texts = own_texts(backend, self.special_ids)
         ids = map(backend.token_to_id, ends)
         self.end_ids = frozenset(id for id in ids if id is not None)
-        self.chat_template = "" if template is None else template.source
-        self.response_template = None if template is None else template.declared
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         # Unlike encode, encode_batch_fast lets other threads run.
@@ -386,14 +401,6 @@ class JsonTokenizer:
 
     def to_json(self) -> str | None:
         return self._backend.to_str()
-
-    def apply_chat_template(
-        self,
-        messages: Sequence[Message],
-        variables: Mapping[str, Any],
-        max_characters: float = math.inf,
-    ) -> str:
-        return render(self._template, messages, variables, max_characters)
 
 
 def _left_out(backend: tokenizers.Tokenizer) -> frozenset[int]:
@@ -433,14 +440,14 @@ class ConvertedTokenizer(JsonTokenizer):
         return str(self._owner.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
 
-class PythonTokenizer:
+class PythonTokenizer(_Templated):
     """Any other that transformers can load, written in Python."""
 
     longest_token = None
 
     def __init__(self, backend: Any, template: ChatTemplate | None) -> None:
+        super().__init__(template)
         self._backend = backend
-        self._template = template
         self.special_ids = frozenset(backend.all_special_ids)
         self.own_texts = texts_in_place(
             partial(self.decode, skip_special_tokens=False),
@@ -449,8 +456,6 @@ class PythonTokenizer:
             backend.convert_ids_to_tokens,
         )
         self.end_ids = frozenset(id for id in [backend.eos_token_id] if id is not None)
-        self.chat_template = "" if template is None else template.source
-        self.response_template = None if template is None else template.declared
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens))
@@ -476,14 +481,6 @@ class PythonTokenizer:
 
     def to_json(self) -> str | None:
         return None
-
-    def apply_chat_template(
-        self,
-        messages: Sequence[Message],
-        variables: Mapping[str, Any],
-        max_characters: float = math.inf,
-    ) -> str:
-        return render(self._template, messages, variables, max_characters)
 
 
 def _load_with_transformers(directory: Path, template: ChatTemplate | None) -> Tokenizer:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
     except QuireError as error:  # of a file of flags, or of a command that is not installed
         return _failed(str(error))
-    # A server does not wait for whoever reads its output; any other command must not lose any of
+    # A server does not wait for the reader of its output; any other command must not lose any of
     # it, for the output is its result.
     with nobody_waits() if arguments.serves else nullcontext():
         return _run(arguments)

@@ -93,12 +93,12 @@ def test_what_differed_and_what_it_cost() -> None:
     assert (miss.stood[-2:], miss.stands[-3:]) == ((130, 1), (130, 2, 3))
     assert miss.lost_seconds is not None and miss.lost_seconds > 0
     assert bench.words(replace(miss, lost_seconds=2.5)) == (
-        "100 cached tokens lost at token 31 (2.5 s to read them again): 1 tokens stood there, "
-        "2 others stand there now"
+        "100 cached tokens lost at token 31 (2.5 s to read them again): 1 tokens were there, "
+        "2 others are there now"
     )
     row = miss_row(miss, bench.scheduler, None, lambda tokens: "\n".join(map(str, tokens)))
     assert (row.stood, row.stands) == ("1", "2\n3")
-    assert "'1' stood there, '2\\n3' stands there now" in row.text
+    assert "'1' was there, '2\\n3' is there now" in row.text
 
 
 @pytest.mark.parametrize(

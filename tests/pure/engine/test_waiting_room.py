@@ -83,7 +83,7 @@ def test_room_is_kept_for_those_that_are_on_their_way() -> None:
     line = Seen()
     room, line.wait = WaitingRoom(line, QueueLimits(4)), 1
     with room.reserve(2):
-        with pytest.raises(QueueFullError, match="3 requests wait, of at most max_num_waiting, 4"):
+        with pytest.raises(QueueFullError, match="3 requests wait, and max_num_waiting is 4"):
             room.reserve(2).__enter__()
         with room.reserve(1):
             pass
@@ -253,7 +253,7 @@ def test_what_a_text_turns_out_to_hold_is_what_counts() -> None:
         assert room._tokens_coming == 30, "the others are not known yet"
         places.weigh(90)
         with room.reserve(1) as others:
-            with pytest.raises(QueueFullError, match="90 tokens, of at most 100"):
+            with pytest.raises(QueueFullError, match="90 tokens, and there is memory for 100"):
                 others.weigh(11)
             assert room._tokens_coming == 90, "as if nobody had asked"
             others.weigh(10)

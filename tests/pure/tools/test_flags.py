@@ -228,9 +228,9 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"hf_overrides": "{"}, "hf_overrides is no JSON"),
+    ({"hf_overrides": "{"}, "hf_overrides is not valid JSON"),
     ({"speculative_config": {"method": ["ngram"]}}, "method must be one of auto, ngram"),
-    ({"speculative_config": '{"model": 5}'}, "model must be a name or a directory, got 5"),
+    ({"speculative_config": '{"model": 5}'}, "model must be a text, got 5"),
     ({"override_generation_config": 5}, "override_generation_config must be a JSON object"),
     ({"generation_config": "somewhere"}, "must be auto, none, vllm or a directory"),
 ])  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,13 +18,6 @@ from quire.core.errors import ModelError, RequestError
 from quire.execution.device_runtime import OnCPU
 from support.small_encoders import make_encoder
 from support.small_models import make_model
-
-
-@pytest.fixture(autouse=True)
-def threads_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from quire import LLM, SamplingParams
 from quire.core.protocol import RecoveryCosts
@@ -81,8 +80,6 @@ def test_a_restart_finds_prompts_in_the_store(
 
 @pytest.mark.parametrize("form", ["bfloat16", "int4", "adapters"])
 def test_a_request_has_the_bits_that_it_has_alone(form: str, tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
     found = tallies(FORMS[form], save_hybrid(tmp_path), ("everything",), 8, at_once=5)
-    torch.set_num_threads(threads)
     for kind, tally in found.items():
         assert tally.first is None, f"{kind}: {tally.bits} of {tally.requests}; {tally.first}"

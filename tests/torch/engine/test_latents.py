@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from support.engine_lives import save_latents
 from support.law_of_bits import FORMS, tallies
@@ -13,8 +12,6 @@ from support.law_of_bits import FORMS, tallies
 
 @pytest.mark.parametrize("form", ["int8 cache", "adapters"])
 def test_a_request_has_the_bits_that_it_has_alone(form: str, tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
     found = tallies(FORMS[form], save_latents(tmp_path), ("everything",), 5, at_once=5)
-    torch.set_num_threads(threads)
     for kind, tally in found.items():
         assert tally.first is None, f"{kind}: {tally.bits} of {tally.requests}; {tally.first}"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from quire import LLM, SamplingParams
 from quire.blocks.store import DiskStore, Tiers
@@ -50,12 +49,9 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture(autouse=True)
-def it_pays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """On models of this size, that is a matter of luck."""
     monkeypatch.setattr(RecoveryCosts, "fetching_pays", lambda *_: True)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def make_llm(directory: Path, store: Path | None = None, **options: Any) -> LLM:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -15,13 +13,6 @@ from support.instruction_sets import TESTED
 
 INPUTS, OUTPUTS, ROWS = 70, 90, 23
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
-
-
-@pytest.fixture(autouse=True)
-def threads_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def updates(seed: int, *parts: tuple[int, int, int], dora: bool = False) -> Updates:

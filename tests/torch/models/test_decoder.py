@@ -20,8 +20,8 @@ from quire.kernels.mlps import Activation
 from quire.kernels.ops import AttentionSpec, Norm, Norms
 from quire.kernels.reference import ReferenceKernels
 from quire.models import loader
+from quire.models.blueprint import Family
 from quire.models.decoder import DecoderModel
-from quire.models.family import Family
 from quire.models.layers import MLP, Attention, Layer, run_layers
 from quire.models.linear import Joined, PlainLinear
 from quire.models.llama import FAMILY as LLAMA
@@ -199,7 +199,6 @@ def test_a_record_is_all_that_a_new_architecture_needs(
     family = Family(
         ("NewForCausalLM",),
         lambda config: LLAMA.read(replace(config, architecture="LlamaForCausalLM")),
-        LLAMA.build,
     )
     monkeypatch.setitem(loader._NATIVE, "NewForCausalLM", family)
     found, expected = (

@@ -258,7 +258,7 @@ def test_adapters_on_ranks(foreign: Any, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("architecture", "size", "message"),
     [
-        ("Llama", 3, "3, but so many ranks do not divide the 4 heads of LlamaForCausalLM"),
+        ("Llama", 3, "3, but that many ranks do not divide the 4 heads of LlamaForCausalLM"),
         ("Phi3", 2, "2, but of Phi3ForCausalLM all is transformers' own; allowed: 1"),
     ],
 )

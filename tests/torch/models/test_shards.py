@@ -168,7 +168,7 @@ DIVIDED = Divided(num_heads=12, num_kv_heads=4, vocab_size=300, inner={"intermed
 @pytest.mark.parametrize(
     ("divided", "size", "message"),
     [
-        (DIVIDED, 5, r"so many ranks do not divide num_attention_heads \(12\) in x.json; "
+        (DIVIDED, 5, r"that many ranks do not divide num_attention_heads \(12\) in x.json; "
                      "allowed: 1, 2, 4, 12$"),
         (DIVIDED, 3, r"neither divide num_key_value_heads \(4\) nor are a multiple of it"),
         (DIVIDED._replace(inner={"ffn_dim": 90}), 4, r"do not divide ffn_dim \(90\).*: 1, 2$"),

@@ -61,7 +61,7 @@ def limits_of_values(values: Mapping[str, Any]) -> EngineLimits:
     try:
         return _in_regions(limits, Reservation(kv_allocator))
     except ValueError as error:
-        raise ConfigError(f"these are no limits of an engine: {error}") from None
+        raise ConfigError(f"these are not the limits of an engine: {error}") from None
 
 
 def name_of(limits: EngineLimits) -> str:

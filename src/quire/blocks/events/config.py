@@ -67,10 +67,6 @@ class KVEventsConfig:
     )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.enable_kv_cache_events, bool):
-            raise ConfigError(f"{_NAME}: enable_kv_cache_events must be true or false")
-        if not isinstance(self.topic, str):
-            raise ConfigError(f"{_NAME}: topic must be a text, got {self.topic!r}")
         check_settings(self, f"{_NAME}: ")
         _check_address("endpoint", self.endpoint)
         if self.replay_endpoint is not None:

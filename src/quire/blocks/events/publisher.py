@@ -156,7 +156,7 @@ class EventPublisher(Capability):
         """Send a subscriber all batches that are kept, from the number that it asks for."""
         asker, *question = self._askers.recv_multipart()
         if len(question) != 2 or question[0] or len(question[1]) != 8:
-            logger.warning("a replay of KV events is asked for by an empty frame and 8 bytes")
+            logger.warning("a request to replay KV events is an empty frame and 8 bytes")
             return
         for counted, payload in self._sent:
             if counted >= question[1]:

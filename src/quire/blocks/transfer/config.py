@@ -45,12 +45,12 @@ class KVTransferConfig:
     )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kv_ip, str) or self.kv_ip in _ANY_ADDRESS:
+        check_settings(self, f"{_NAME}: ")
+        if self.kv_ip in _ANY_ADDRESS:
             raise ConfigError(
                 f"{_NAME}: kv_ip must be an address by which decode engines reach this one; "
                 f"got {self.kv_ip!r}"
             )
-        check_settings(self, f"{_NAME}: ")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> KVTransferConfig:

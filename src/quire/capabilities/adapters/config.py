@@ -37,7 +37,7 @@ class LoraModule:
             try:
                 values = json.loads(given)
             except (ValueError, RecursionError) as error:
-                raise ConfigError(f"lora_modules: {given!r} is no JSON: {error}") from None
+                raise ConfigError(f"lora_modules: {given!r} is not valid JSON: {error}") from None
         elif isinstance(given, str):
             name, separator, path = given.partition("=")
             values = {"name": name, "path": path} if separator else None

@@ -37,7 +37,7 @@ class AdapterCard(NamedTuple):
 
     name: str
     path: str
-    parent: str | None  # what whoever named it says it is an adapter of
+    parent: str | None  # the model that it is said to be an adapter of
 
 
 class Read(NamedTuple):

@@ -24,7 +24,7 @@ _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # to open a pipe does not wa
 class TensorFile:
     """What a file says that it holds; and, once it is sealed, what it held then.
 
-    Sealing reads all of it: to be done once it is known that it should have so many bytes.
+    Sealing reads all of it: to be done once it is known how many bytes it should have.
     """
 
     def __init__(self, path: Path) -> None:

@@ -124,7 +124,7 @@ def _joined(first: Text, second: Text) -> Text:
     if isinstance(first, str) and isinstance(second, str):
         return first + second
     if isinstance(first, str) or isinstance(second, str):
-        raise RequestError("both texts of a pair must be texts, or both token ids", "text_2")
+        raise RequestError("both texts of a pair must be strings, or both token ids", "text_2")
     return [*first, *second]
 
 

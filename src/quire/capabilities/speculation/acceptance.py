@@ -8,7 +8,7 @@ _KIND = [0, 1, 2, 3, 3, *[4] * 4, *[5] * 8, 6]
 """Kinds of evidence: none, or a match of 1, 2, 3 to 4, 5 to 8, 9 to 16 or more tokens."""
 
 _KINDS = _KIND[-1] + 1
-_PRIOR = 0.9  # of the drafts that drafters expect to be right, so many are: until more is known
+_PRIOR = 0.9  # share of the drafts expected to be right that are: until more is known
 _MOST = len(_KIND) - 1
 _PRIOR_WEIGHT = 1.5  # drafts that what is known of all others counts as, for a sequence
 _RECENT, _RECENT_OF_ALL = 0.95, 0.995  # what counts less with each draft that has been tried

@@ -17,7 +17,7 @@ def speculation_of(config: SpeculativeConfig | None) -> Speculation | None:
 
 
 def drafters_of(config: SpeculativeConfig) -> list[Drafter]:
-    """Whoever knows most comes first: what a request predicts, texts, then a model."""
+    """The drafter that knows most comes first: what a request predicts, texts, then a model."""
     drafters: list[Drafter] = prediction_drafters()
     if config.method in ("ngram", "suffix", "auto"):
         drafters.append(_text_drafter(config))

@@ -94,10 +94,8 @@ class SpeculativeConfig:
         self._check_model()
 
     def _check_model(self) -> None:
-        if not isinstance(self.model, str | None) or self.model == "":
-            raise ConfigError(f"{_NAME}: model must be a name or a directory, got {self.model!r}")
-        if not isinstance(self.revision, str | None):
-            raise ConfigError(f"{_NAME}: revision must be a name, got {self.revision!r}")
+        if self.model == "":
+            raise ConfigError(f"{_NAME}: model must be a name or a directory, got an empty text")
         if self.method not in ("draft", "auto"):
             for name in ("model", "revision", "quantization"):
                 if getattr(self, name) is not None:

@@ -31,7 +31,7 @@ _LEAST = 1e-7  # seconds; clocks may stand still
 _SETTLED = 3  # steps, of which the first may have been a slow one
 _SURPRISE = 0.5  # a step that takes longer than was thought by more than that was disturbed
 _FILL_EVERY = 16  # steps
-_EVERY, _SECOND = 4, 2  # of steps without drafts in a row one in so many is noted, from the second
+_EVERY, _SECOND = 4, 2  # of steps without drafts in a row, each fourth is noted, from the second
 _COLD, _NEAR = 1, 6  # steps after one without drafts: caches are warm, and what that takes is known
 
 
@@ -46,15 +46,15 @@ class Measured:
         self._since_plain = 0  # steps
 
     def settled(self, rows: int) -> bool:
-        """Whether it is known what a step of so many rows takes without drafts."""
+        """Whether it is known what a step of ``rows`` takes without drafts."""
         return self.costs.settled(rows) or self._ahead.settled(rows)
 
     def plain(self, rows: int) -> float:
-        """Seconds of a step of so many rows, as it is without drafts."""
+        """Seconds of a step of ``rows``, as it is without drafts."""
         return (self._ahead if self._ahead.known else self.costs).seconds(rows)
 
     def passes(self, rows: int) -> PassCosts:
-        """Of steps of about so many rows besides."""
+        """The costs of a draft model's passes in steps of about ``rows``."""
         return self._passes[rows.bit_length()]
 
     def observe(self, step: Step, seconds: float) -> None:
@@ -106,11 +106,11 @@ class StepCosts:
         return self._steps > 0
 
     def settled(self, rows: int) -> bool:
-        """Whether steps of about so many rows have been measured more than once or twice."""
+        """Whether steps of about ``rows`` have been measured more than once or twice."""
         return self._measured[_nearest(rows)] >= _SETTLED
 
     def seconds(self, rows: int) -> float:
-        """Of a step of so many rows."""
+        """The seconds of a step of ``rows``."""
         return self.several(rows, 1)[0]
 
     def several(self, first: int, count: int) -> list[float]:
@@ -127,7 +127,7 @@ class StepCosts:
         return found
 
     def observe(self, rows: int, seconds: float) -> None:
-        """A step of so many rows took so long."""
+        """Learn that a step of ``rows`` took ``seconds``."""
         knot, seconds = _nearest(rows), max(seconds, _LEAST)
         if not self._steps:
             self._seconds = [seconds * _like(own) / _like(rows) for own in _KNOTS]
@@ -208,7 +208,7 @@ class PassCosts:
         return number if count < _ENOUGH and number <= self.shares[-1][0] else None
 
     def share(self, passes: int) -> float:
-        """Of so many."""
+        """The share of ``passes``."""
         known = self._known
         place = bisect_left(known, (passes, 0.0))
         if place == len(known):

@@ -31,7 +31,7 @@ class Trials:
         return self._steps >= _APART
 
     def affords(self, loss: float) -> bool:
-        """Whether so many seconds may be lost now."""
+        """Whether ``loss`` seconds may be lost now."""
         return loss <= self._credit
 
     def earn(self, seconds: float) -> None:
@@ -40,7 +40,7 @@ class Trials:
         self._credit = min(self._credit + _SHARE * seconds, _SAVED * seconds)
 
     def spend(self, loss: float) -> None:
-        """A trial lost so many seconds; less than none, if it paid."""
+        """A trial lost ``loss`` seconds; less than none, if it paid."""
         self._steps = 0
         self._credit -= max(0.0, loss)
 
@@ -108,7 +108,7 @@ def plan(measured: Measured, trials: Trials, rows: int, guesses: Seq[Guess]) -> 
 
 
 def _offers(passes: PassCosts, plain: float, made: Seq[Seq[float]]) -> list[Offer]:
-    """Of so many passes each."""
+    """The offers of each number of passes."""
     longest, sums = max(map(len, made)), [list(accumulate(own)) for own in made]
     return [
         Offer(count, sum(own[min(count, len(own)) - 1] for own in sums), share * plain)

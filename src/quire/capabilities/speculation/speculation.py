@@ -34,7 +34,7 @@ _PATIENCE = 3  # steps without drafts, after which it is not waited for any more
 class Speculation(Capability):
     """Asks drafters before each step, and learns from each step what they are worth.
 
-    How many drafts are verified is chosen for the most tokens a second: by what steps of so many
+    How many drafts are verified is chosen for the most tokens a second: by what steps of their
     rows have been measured to take, and by how often such drafts have been right, of that sequence
     and of all. Those that are not verified are held against what comes all the same.
 

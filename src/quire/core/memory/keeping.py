@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 _EVERY = 5.0  # seconds
-SHARE = 4  # of the pool's blocks, one in so many may be kept: the others are always for everybody
+SHARE = 4  # of the pool's blocks, one in this many may be kept: the others are always for all
 
 
 class KeptBlocks:

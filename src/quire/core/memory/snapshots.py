@@ -13,8 +13,8 @@ from quire.core.memory.pool import BlockPool
 class SnapshotStops(NamedTuple):
     """Where chunks of a prompt end, so that a snapshot can be taken: figures in tokens.
 
-    every: after so many, while a long prompt is read.
-    decoding: after so many, while it is answered.
+    every: tokens between two, while a long prompt is read.
+    decoding: tokens between two, while it is answered.
     """
 
     every: int

@@ -77,7 +77,7 @@ class SamplingParams:
     )
     temperature: float = parameter(1.0, "0 is greedy, larger is more random", number(0.0))
     top_p: float = parameter(
-        1.0, "keep the likeliest tokens that reach this together", number(0.0, 1.0, above=True)
+        1.0, "keep the likeliest tokens up to this total share", number(0.0, 1.0, above=True)
     )
     top_k: int = parameter(0, "keep this many likeliest tokens; 0 or -1: all", integer(-1))
     min_p: float = parameter(
@@ -301,7 +301,7 @@ def _check_lengths(params: SamplingParams) -> None:
     if params.max_tokens is not None:
         check_integer("min_tokens", params.min_tokens, 0, params.max_tokens)
     if params.stop and not params.detokenize:
-        raise RequestError("stop strings need detokenize=True", "stop")
+        raise RequestError("stop needs detokenize=True", "stop")
     if params.best_of is not None and params.best_of < params.n:
         raise RequestError(
             f"best_of must be at least n, {params.n}; got {params.best_of}", "best_of"
@@ -338,7 +338,7 @@ def _check_beams(params: SamplingParams) -> None:
         raise RequestError(f"{name} must be at most the beam width, {width}", name)
     if allowed is not None and len(set(allowed)) < width:
         raise RequestError(
-            f"allowed_token_ids must name at least {width} tokens, one a beam",
+            f"allowed_token_ids must name at least {width} tokens, one for each beam",
             "allowed_token_ids",
         )
     # Each beam looks at a candidate a beam, and at one more a beam for each token that ends.

@@ -279,6 +279,6 @@ def refuse_as_turn(request: Request, session: Session) -> None:
         field = "n" if params.n != 1 else "best_of"
         raise RequestError(f"a session has one sequence: {field} must be 1", field)
     if params.prompt_logprobs is not None:
-        raise RequestError("prompt_logprobs are not told in a session", "prompt_logprobs")
+        raise RequestError("prompt_logprobs cannot be had in a session", "prompt_logprobs")
     if not session.history:
         raise RequestError("append something to the session before it generates", "session_id")

@@ -105,7 +105,7 @@ class BesideShare:
         seconds: float,
         find: Callable[[int], tuple[SequenceGroup, Sequence] | None],
     ) -> None:
-        """A step has taken so many seconds, and these of them beside the model."""
+        """A step has taken ``seconds``, and ``delays`` of them beside the model."""
         took: dict[str, list[float]] = {}
         for chunk in step.chunks:
             known = find(chunk.seq_id)

@@ -111,7 +111,7 @@ def _longest_of_texts(directory: Path, tokenizer: Tokenizer) -> int | None:
         return None
     fields = ConfigFields(read_object(path), str(path))
     if fields.get("do_lower_case", bool, False) and tokenizer.encode("A") != tokenizer.encode("a"):
-        raise ModelError(f"{path}: do_lower_case is for tokenizers that do it; this one does not")
+        raise ModelError(f"{path}: do_lower_case is set, but this tokenizer keeps capitals")
     given = fields.values.get("max_seq_length")
     return None if given is None else fields.positive("max_seq_length")
 

@@ -56,14 +56,17 @@ from quire.engine.assembly.ranks.gathering import gather
 from quire.engine.assembly.ranks.runtime import on_ranks
 from quire.engine.assembly.ranks.team import Team
 from quire.engine.assembly.recording import record
-from quire.engine.assembly.store import check_store, describe_store, open_store
-from quire.engine.assembly.tokenizer import tokenizer_of
-from quire.engine.assembly.transfer import (
+from quire.engine.assembly.store import (
+    BlocksOf,
     Transfer,
     begin_transfer,
+    check_store,
+    describe_store,
     describe_transfer,
     listen_for_decoders,
+    open_store,
 )
+from quire.engine.assembly.tokenizer import tokenizer_of
 from quire.engine.capabilities import Capabilities, renewal
 from quire.engine.capacity import Capacity, fill, form_key, known_loss, limits_of, size_of
 from quire.engine.config import (
@@ -225,10 +228,10 @@ def _blocks_outside(
     team: Team | None,
 ) -> tuple[Store | None, Transfer | None, BlockSource | None]:
     """Where blocks are kept, who hands them over, and what the scheduler fetches from."""
-    cache, limits = loaded.cache, loaded.limits
     forms = forms_of(runtime.kernels, loaded.model, loaded.kv_dtype)
-    store = open_store(config, directory, limits, cache, forms)
-    transfer, fetched = begin_transfer(config, server, directory, limits, cache, forms)
+    blocks = BlocksOf(directory, loaded.limits, loaded.cache, forms)
+    store = open_store(config, blocks)
+    transfer, fetched = begin_transfer(config, server, blocks)
     fetch_on_all(team, transfer)
     part = fetched or store
     return store, transfer, part if team is None or part is None else SharedSource(part)

@@ -68,7 +68,7 @@ def experts_path(config: EngineConfig) -> Path | None:
     if not path.is_dir():
         raise ConfigError(f"experts_path: {path} is not a directory")
     if is_memory(path):
-        raise ConfigError(f"experts_path: {path} is memory itself (tmpfs); name one on a disk")
+        raise ConfigError(f"experts_path: {path} is in main memory (tmpfs): choose one on a disk")
     return path
 
 

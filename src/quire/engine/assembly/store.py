@@ -1,11 +1,13 @@
-"""The block store of an engine, and what its records must have in common to be found."""
+"""Blocks outside of an engine's pool: its store, prefill and decode apart, and what records must
+have in common to be found.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import xxhash
@@ -20,6 +22,7 @@ from quire.blocks.store import (
     check_writable,
     places_of,
 )
+from quire.blocks.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.core.protocol import RecoveryCosts
@@ -38,6 +41,8 @@ _BEYOND = ("kv_store", "kv_offloading_size")
 _DIGESTS = "digests.json"  # of models' files, in a store's directory
 LAST_SECONDS = 10.0  # for what is not written when a rank is told to end
 
+Transfer = BlockServer | BlockFetcher
+
 
 def check_store(config: EngineConfig) -> None:
     """ConfigError if the directory cannot be written: before anything is loaded."""
@@ -45,18 +50,22 @@ def check_store(config: EngineConfig) -> None:
         check_writable(Path(config.kv_store))
 
 
-def open_store(
-    config: EngineConfig,
-    directory: Path,
-    limits: EngineLimits,
-    cache: CacheShape,
-    forms: Any,
-    rank: int = 0,
-) -> Store | None:
-    """What ``config`` asks for beyond the pool, of this rank's part of each block.
+class BlocksOf(NamedTuple):
+    """Whose blocks they are.
 
     directory: of the model. forms: all that decides how a loaded model computes, as JSON has it.
     """
+
+    directory: Path
+    limits: EngineLimits
+    cache: CacheShape
+    forms: Any
+    rank: int = 0
+
+
+def open_store(config: EngineConfig, blocks: BlocksOf) -> Store | None:
+    """What ``config`` asks for beyond the pool, of this rank's part of each block."""
+    limits, cache = blocks.limits, blocks.cache
     asked = [name for name in _BEYOND if getattr(config, name) is not None]
     if not asked:
         return None
@@ -67,7 +76,7 @@ def open_store(
         )
     identity: Mapping[str, str] = {}  # nobody else's blocks are in our memory
     if config.kv_store is not None:
-        identity = block_identity(config, directory, limits, cache, forms, rank)
+        identity = block_identity(config, blocks)
     form = record_form(identity, limits, cache)
     size, pool = offloaded(config), limits.pool_bytes(cache)
     if config.kv_offloading_size is not None and size <= pool:
@@ -159,14 +168,7 @@ def _fingerprint(identity: Mapping[str, str]) -> bytes:
     return xxhash.xxh3_128_digest(json.dumps(dict(identity), sort_keys=True).encode())
 
 
-def block_identity(
-    config: EngineConfig,
-    directory: Path,
-    limits: EngineLimits,
-    cache: CacheShape,
-    forms: Any,
-    rank: int = 0,
-) -> dict[str, str]:
+def block_identity(config: EngineConfig, blocks: BlocksOf) -> dict[str, str]:
     """Digests of all that decides a block's bits beside its text, by what they are of.
 
     A rank has its part of a block, and another number of ranks rounds otherwise.
@@ -174,6 +176,7 @@ def block_identity(
     Blocks that another build of the kernels has computed may differ in their last bits, and an
     answer would then depend on who has computed its beginning.
     """
+    directory, limits, cache, forms, rank = blocks
     facts = {
         "version and kernels": [__version__, torch.__version__, forms],
         "layout": [_LAYOUT, limits.block_size, cache.token_bytes],
@@ -209,3 +212,45 @@ def _files(config: EngineConfig, directory: Path) -> Iterator[Path]:
 
 def _drafts(config: EngineConfig) -> bool:
     return config.speculation is not None and config.speculation.has_draft_model
+
+
+# -- prefill and decode apart ------------------------------------------------------------------
+
+
+def listen_for_decoders(config: EngineConfig, rank: int = 0) -> BlockServer | None:
+    """Before anything is loaded: a port that is taken is known in no time."""
+    if config.role != "prefill":
+        return None
+    return BlockServer(config.transfer.kv_ip, config.transfer.kv_port + rank)
+
+
+def describe_transfer(config: EngineConfig, server: BlockServer | None) -> str:
+    """For the person who starts the engine."""
+    if server is not None:
+        return f" Others fetch the blocks of prompts at {config.transfer.kv_ip}:{server.port}."
+    if config.role == "decode":
+        return " Blocks of prompts are fetched from prefill engines, as requests say."
+    return ""
+
+
+def begin_transfer(
+    config: EngineConfig, server: BlockServer | None, blocks: BlocksOf
+) -> tuple[Transfer | None, RecordShelf | None]:
+    """Who hands blocks over or fetches them, and where they lie meanwhile: this rank's parts."""
+    if config.role == "both":
+        return None, None
+    identity = block_identity(config, blocks)
+    form = record_form(identity, blocks.limits, blocks.cache)
+    size = int(config.transfer.kv_buffer_size) // config.tensor_parallel_size
+    known = Identity(identity)
+    if size < form.num_bytes:
+        raise ConfigError(
+            f"kv_transfer_config: kv_buffer_size, {size:,} bytes, is less than a block of "
+            f"{form.num_bytes:,} bytes"
+        )
+    if server is not None:
+        shelf = RecordShelf(form, size)
+        server.start(shelf, known)
+        return server, shelf
+    fetched = FetchedBlocks(form, size)
+    return BlockFetcher(fetched, form, known, config.transfer.timeout, blocks.rank), fetched

@@ -1,4 +1,4 @@
-"""What forms of models were found to lose, in files of the user's: for whoever starts a server.
+"""What forms of models were found to lose, in files of the user's: for those who start a server.
 
 ``quire evaluate`` finds it, and writes it beside what the form is of: the model's files by name,
 size and time, and the types. A form that is loaded otherwise by another version is another one.

@@ -88,9 +88,9 @@ def _words(
         lost += f" ({miss.lost_seconds:.3g} s to read them again)"
     if reason is MissReason.DIFFERED:
         if stood is not None:
-            return f"{lost}: {stood!r} stood there, {stands!r} stands there now"
+            return f"{lost}: {stood!r} was there, {stands!r} is there now"
         there, here = miss.stood_tokens, miss.stands_tokens
-        return f"{lost}: {there:,} tokens stood there, {here:,} others stand there now"
+        return f"{lost}: {there:,} tokens were there, {here:,} others are there now"
     if reason is not MissReason.EVICTED or miss.ago is None or miss.short is None:
         return f"{lost}: {_WHY[reason]}"
     by = "" if miss.taker is None else f" for {miss.taker or 'a request of another client'}"

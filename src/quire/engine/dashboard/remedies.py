@@ -98,7 +98,7 @@ def _slots(scheduler: Scheduler, group: SequenceGroup) -> int:
 
 
 def larger_pool(scheduler: Scheduler, lacking: int, pool: PoolBytes | None) -> str:
-    """The flag, and its value, with which the pool has so many blocks more."""
+    """The flag, and its value, with which the pool has ``lacking`` blocks more."""
     flag = "--kv-cache-memory-bytes"
     if pool is None:
         views = scheduler.allocator.views()

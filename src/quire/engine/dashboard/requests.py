@@ -44,7 +44,7 @@ class Reasons(NamedTuple):
     """What is known of waiting beside the line itself.
 
     latest: by request, what the latest step has decided about those that wait.
-    wait_of: seconds until so many newcomers have been let in.
+    wait_of: seconds until a number of newcomers has been let in.
     preempted: when that was, by request, as far as it is known.
     pool: its size; None: not known in bytes.
     """
@@ -162,7 +162,7 @@ class BranchTable:
 
 
 def rows(scheduler: Scheduler, now: float, reasons: Reasons, limit: int) -> Rows:
-    """Everybody, but with details of no more than so many."""
+    """All requests, but with details of no more than ``limit``."""
     running = [_row(scheduler, group, now, reasons, None) for group in scheduler.running[:limit]]
     new: list[Row] = []
     back: list[Row] = []

@@ -38,7 +38,7 @@ class Grade:
 
 
 class _Entries(NamedTuple):
-    """When newcomers are let in: seconds after ``made``, when so many had left the queue."""
+    """When newcomers are let in: seconds after ``made``, by how many had left the queue."""
 
     made: float
     left: int
@@ -48,8 +48,8 @@ class _Entries(NamedTuple):
 class Forecasts(Watcher):
     """Learns the pace of steps, the lengths of texts and how many come, and grades itself.
 
-    Nothing is said before some steps were seen, of requests that write nothing, and where so many
-    wait that nobody could tell.
+    Nothing is said before some steps were seen, of requests that write nothing, and where too many
+    wait to tell.
 
     under_way: the step that has been begun, if any.
     """
@@ -82,7 +82,7 @@ class Forecasts(Watcher):
         return self._by_origin.pop(request_id, None)
 
     def wait_of(self, count: int) -> float | None:
-        """Seconds until so many newcomers have been let in, by the latest forecast.
+        """Seconds until ``count`` newcomers have been let in, by the latest forecast.
 
         None: it does not tell. Any thread may ask.
         """
@@ -200,7 +200,7 @@ class TextLengths:
         self._sums = [0, *accumulate(reversed(self._sorted))]
 
     def whole(self, written: int) -> float:
-        """Tokens that one has in the end of which so many are written: as others that came so far.
+        """Tokens that an output of ``written`` has in the end: as others that came so far.
 
         Infinite: there was none.
         """
@@ -219,7 +219,7 @@ class ArrivalRate:
         self._prompt = self._output = 0.0
 
     def came(self, now: float, prompt: int, output: int) -> None:
-        """A request has come, of which so many tokens are to be computed, and to be written."""
+        """A request has come: ``prompt`` tokens to compute, ``output`` to write."""
         if self._last is None:
             self._prompt, self._output = prompt, output
         else:

@@ -56,7 +56,7 @@ class TaskAhead:
 
 
 class Supply(NamedTuple):
-    """What there is for all: sequences, tokens of a step, free blocks of so many tokens.
+    """What there is for all: sequences, tokens of a step, free blocks and their size in tokens.
 
     found: whether what was computed is found again.
     swap: seconds of a block's way to the host, or back; None: who gives way computes its tokens
@@ -261,7 +261,7 @@ class Outlook:
             return 1 << 30
         size = self._room.block_size
         rounds, left = divmod(self._free, self._rows)
-        steps = int(rounds) * size  # in which each row takes so many blocks
+        steps = int(rounds) * size  # in which each row takes ``rounds`` blocks
         for step in range(self._step, self._step + size):
             left -= self._phases[step % size]
             if left < 0:

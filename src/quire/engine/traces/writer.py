@@ -132,7 +132,7 @@ class TraceWriter:
             while done < len(lines):
                 written = self._file.write(memoryview(lines)[done:])  # perhaps a part of it
                 if not written:
-                    raise OSError(f"{self.path} takes nothing more")
+                    raise OSError(f"{self.path} has been closed")
                 done += written
         finally:
             self._whole += lines.rfind(b"\n", 0, done) + 1

@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from msgspec import UNSET, Struct
 from msgspec.json import Encoder
 
-# A list in the description. Whoever builds one may give an iterator: one of its items at a time
+# A list in the description. An iterator may be given in its place: one of its items at a time
 # is in memory while a large answer is rendered.
 if TYPE_CHECKING:
     Many = Iterable
@@ -39,7 +39,7 @@ def _plain(value: object) -> object:
         return float(value)
     if isinstance(value, Iterator):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 encode = Encoder(enc_hook=_plain).encode

@@ -122,7 +122,7 @@ class Listener:
             if isinstance(event, CallCut):
                 if event.broken or over:
                     raise BrokenCallError(
-                        "the model has begun a call of a tool whose arguments are no JSON: "
+                        "the model has begun a call of a tool whose arguments are not JSON: "
                         + shown(event.text)
                     )
                 self._cut = True

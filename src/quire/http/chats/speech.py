@@ -107,7 +107,9 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
         raise RequestError("tool_choice needs tools to choose from", "tool_choice")
     for name in choice.names or ():
         if name not in names:
-            raise RequestError(f"tool_choice names {shown(name)}, which is no tool", "tool_choice")
+            raise RequestError(
+                f"tool_choice names {shown(name)}, which is not one of the tools", "tool_choice"
+            )
 
 
 def _check_schema(field: str, schema: Mapping[str, Any]) -> None:

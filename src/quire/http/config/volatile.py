@@ -39,7 +39,7 @@ def rules_of(given: tuple[str, ...]) -> tuple[VolatileLines, ...]:
     expression could run for ever on what a client sends, and these cannot.
     """
     if len(given) > _MOST_RULES:
-        raise ConfigError(f"{_FLAG}: there may be {_MOST_RULES} rules, got {len(given)}")
+        raise ConfigError(f"{_FLAG}: may hold at most {_MOST_RULES} rules, got {len(given)}")
     return tuple(map(_rule, given))
 
 

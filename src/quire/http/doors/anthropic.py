@@ -22,7 +22,7 @@ from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
-from quire.http.body_fields import Strict, Texts, at_most, given_of
+from quire.http.body_fields import Listed, Strict, Texts, at_most, given_of
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin, called, said
 from quire.http.chats.kept_prompts import Mark, mark_of
 from quire.http.chats.speech import AUTO, MOST_TOOLS, Tool, ToolChoice
@@ -104,12 +104,7 @@ def _as_blocks(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-_Texts = Annotated[
-    list[TextBlock],
-    Field(fail_fast=True),
-    at_most(_MOST_BLOCKS, "blocks"),
-    BeforeValidator(_as_blocks),
-]
+_Texts = Annotated[Listed[TextBlock], at_most(_MOST_BLOCKS, "blocks"), BeforeValidator(_as_blocks)]
 
 
 class ToolResultBlock(Cacheable):
@@ -133,10 +128,7 @@ ContentBlock = Annotated[
 class AnthropicMessage(Strict):
     role: Literal["user", "assistant", "system"]
     content: Annotated[
-        list[ContentBlock],
-        Field(fail_fast=True),
-        at_most(_MOST_BLOCKS, "blocks"),
-        BeforeValidator(_as_blocks),
+        Listed[ContentBlock], at_most(_MOST_BLOCKS, "blocks"), BeforeValidator(_as_blocks)
     ]
 
     @model_validator(mode="after")
@@ -168,7 +160,7 @@ class AnthropicTool(Cacheable):
         return Tool(self.name, self.description, self.input_schema, self.strict)
 
 
-_Tools = Annotated[list[AnthropicTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+_Tools = Annotated[Listed[AnthropicTool], at_most(MOST_TOOLS, "tools")]
 
 
 class AnthropicToolChoice(Strict):
@@ -179,7 +171,10 @@ class AnthropicToolChoice(Strict):
     @model_validator(mode="after")
     def _check(self) -> AnthropicToolChoice:
         if (self.name is not None) != (self.type == "tool"):
-            raise RequestError("tool_choice has a name if its type is tool", "tool_choice.name")
+            raise RequestError(
+                "tool_choice needs a name where its type is tool, and may have none elsewhere",
+                "tool_choice.name",
+            )
         return self
 
     def as_choice(self) -> ToolChoice:
@@ -224,9 +219,7 @@ class CountTokensRequest(Cacheable):
     """
 
     model: str | None = None
-    messages: Annotated[
-        list[AnthropicMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
-    ]
+    messages: Annotated[Listed[AnthropicMessage], at_most(_MOST_MESSAGES, "messages")]
     system: _Texts = Field(default_factory=list)
     tools: _Tools = Field(default_factory=list)
     tool_choice: AnthropicToolChoice | None = None
@@ -238,7 +231,7 @@ class CountTokensRequest(Cacheable):
     @model_validator(mode="after")
     def _check_thread(self) -> CountTokensRequest:
         if self.thread is not None:
-            raise UnsupportedThreadError("no thread is kept here: send all messages", "thread")
+            raise UnsupportedThreadError("Quire keeps no threads: send all messages", "thread")
         return self
 
 

@@ -23,6 +23,7 @@ from quire.http.answers.logprobs import TokenLogprob, TopLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import DATA, EventStream
 from quire.http.body_fields import (
+    Listed,
     Strict,
     Texts,
     at_most,
@@ -111,9 +112,7 @@ class TextObject(Strict):
     neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {"multimodal_data": ([],)}
 
     prompt_string: str | None = None
-    content: (
-        Annotated[list[TextPart], Field(fail_fast=True), at_most(_MOST_PARTS, "parts")] | None
-    ) = None
+    content: Annotated[Listed[TextPart], at_most(_MOST_PARTS, "parts")] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> TextObject:
@@ -126,9 +125,9 @@ class TextObject(Strict):
         return self.prompt_string or "".join(part.text for part in self.content or ())
 
 
-_Mixed = Annotated[list[int | str], Field(fail_fast=True)]  # one prompt of texts and tokens
+_Mixed = Listed[int | str]  # one prompt of texts and tokens
 AnyPrompts = Annotated[
-    str | TextObject | Annotated[list[int | str | TextObject | _Mixed], Field(fail_fast=True)],
+    str | TextObject | Listed[int | str | TextObject | _Mixed],
     expecting("a string, a list of token ids and strings, or a list of such prompts"),
 ]
 
@@ -203,7 +202,7 @@ class LlamaCppRequest(LlamaOptions):
     @property
     def structure(self) -> StructuredOutputs | None:
         if self.json_schema is not None and self.grammar:
-            raise RequestError("grammar and json_schema exclude each other", "grammar")
+            raise RequestError("grammar and json_schema cannot be given together", "grammar")
         if self.json_schema is not None:
             return StructuredOutputs(json=self.json_schema)
         return StructuredOutputs(grammar=self.grammar) if self.grammar else None
@@ -248,7 +247,7 @@ class ExtraFile(Strict):
     text: str
 
 
-_Files = Annotated[list[ExtraFile], Field(fail_fast=True), at_most(_MOST_FILES, "files")]
+_Files = Annotated[Listed[ExtraFile], at_most(_MOST_FILES, "files")]
 
 
 class InfillRequest(LlamaCppRequest):

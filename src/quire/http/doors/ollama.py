@@ -22,7 +22,7 @@ from quire.engine.outputs import CompletionOutput, Delta
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import LINES, Events, EventStream
-from quire.http.body_fields import Ids, Name, Strict, Texts, at_most, between, expecting
+from quire.http.body_fields import Ids, Listed, Name, Strict, Texts, at_most, between, expecting
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin, said
 from quire.http.chats.speech import MOST_TOOLS, Tool
 from quire.http.doors.llama_cpp import LlamaOptions
@@ -163,9 +163,7 @@ class OllamaMessage(Strict):
     content: str = ""
     thinking: str | None = None
     images: Annotated[Texts, at_most(0, "images")] | None = None
-    tool_calls: (
-        Annotated[list[OllamaCall], Field(fail_fast=True), at_most(_MOST_CALLS, "calls")] | None
-    ) = None
+    tool_calls: Annotated[Listed[OllamaCall], at_most(_MOST_CALLS, "calls")] | None = None
     tool_name: Name | None = None
     tool_call_id: Name | None = None
 
@@ -188,15 +186,15 @@ class OllamaTool(Strict):
         return Tool(**dict(self.function))
 
 
-_Tools = Annotated[list[OllamaTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+_Tools = Annotated[Listed[OllamaTool], at_most(MOST_TOOLS, "tools")]
 
 
 class OllamaChatRequest(OllamaRequest):
     """The body of POST /api/chat."""
 
-    messages: Annotated[
-        list[OllamaMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
-    ] = Field(default_factory=list)
+    messages: Annotated[Listed[OllamaMessage], at_most(_MOST_MESSAGES, "messages")] = Field(
+        default_factory=list
+    )
     tools: _Tools = Field(default_factory=list)
 
 
@@ -225,13 +223,11 @@ class OllamaMessageAnswer(Answer):
     tool_calls: list[OllamaMessageCall] | UnsetType = UNSET
 
 
-class GeneratedAnswer(Answer, kw_only=True):
-    """To /api/generate. The last line of a stream has all of it; a whole answer too."""
+class _Line(Answer, kw_only=True):
+    """The fields that both kinds of lines have."""
 
     model: str
     created_at: str
-    response: str
-    thinking: str | UnsetType = UNSET
     done: bool = False
     done_reason: str | UnsetType | None = UNSET
     total_duration: int | UnsetType = UNSET
@@ -242,28 +238,23 @@ class GeneratedAnswer(Answer, kw_only=True):
     eval_duration: int | UnsetType = UNSET
     logprobs: list[TokenLogprob] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
+
+
+class GeneratedAnswer(_Line, kw_only=True):
+    """To /api/generate. The last line of a stream has all of it; a whole answer too."""
+
+    response: str
+    thinking: str | UnsetType = UNSET
 
     @classmethod
     def of(cls, model: str, *, content: str = "", **more: Any) -> GeneratedAnswer:
         return cls(model=model, created_at=now(), response=content, **more)
 
 
-class OllamaChatAnswer(Answer, kw_only=True):
+class OllamaChatAnswer(_Line, kw_only=True):
     """To /api/chat. The last line of a stream has all of it; a whole answer too."""
 
-    model: str
-    created_at: str
     message: OllamaMessageAnswer
-    done: bool = False
-    done_reason: str | UnsetType | None = UNSET
-    total_duration: int | UnsetType = UNSET
-    load_duration: int | UnsetType = UNSET
-    prompt_eval_count: int | UnsetType = UNSET
-    prompt_eval_duration: int | UnsetType = UNSET
-    eval_count: int | UnsetType = UNSET
-    eval_duration: int | UnsetType = UNSET
-    logprobs: list[TokenLogprob] | UnsetType = UNSET
-    warnings: list[str] | UnsetType = UNSET
 
     @classmethod
     def of(

@@ -30,7 +30,7 @@ class Context(NamedTuple):
         return f"{self.name} is {self.length}"
 
     def check(self, known: int, field: str, least: int = 0) -> None:
-        """ContextLengthError if after so many tokens there is no room for ``least`` more."""
+        """ContextLengthError if after ``known`` tokens there is no room for ``least`` more."""
         if self.length is not None and known + least > self.length:
             most = self.length - least
             why = f"the prompt has {known} tokens; as {self}, it may have at most {most}"

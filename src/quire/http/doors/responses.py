@@ -280,9 +280,9 @@ async def _history(
 
 def _page(items: list[Json], limit: str, order: str, after: str | None) -> InputItems:
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= _MOST_LISTED):
-        raise RequestError(f"limit must be from 1 to {_MOST_LISTED}", "limit")
+        raise RequestError(f"limit must be from 1 to {_MOST_LISTED}, got {shown(limit)}", "limit")
     if order not in ("asc", "desc"):
-        raise RequestError('order must be "asc" or "desc"', "order")
+        raise RequestError(f'order must be "asc" or "desc", got {shown(order)}', "order")
     if order == "desc":
         items = items[::-1]
     ids = [item["id"] for item in items]

@@ -20,7 +20,7 @@ from pydantic import (
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
-from quire.http.body_fields import JsonSchema, Name, Strict, at_most, given_of
+from quire.http.body_fields import JsonSchema, Listed, Name, Strict, at_most, given_of
 from quire.http.chats.conversation import ConversationTurn, called
 from quire.http.chats.kept_prompts import mark_of_key
 from quire.http.chats.speech import MOST_TOOLS
@@ -63,12 +63,7 @@ def _as_part(value: Any) -> Any:
     return value
 
 
-_Parts = Annotated[
-    list[ContentPart],
-    Field(fail_fast=True),
-    at_most(_MOST_PARTS, "parts"),
-    BeforeValidator(_as_parts),
-]
+_Parts = Annotated[Listed[ContentPart], at_most(_MOST_PARTS, "parts"), BeforeValidator(_as_parts)]
 
 
 class Item(Strict):
@@ -111,7 +106,7 @@ class ToolsItem(Item):
 
     type: Literal["additional_tools"]
     role: Literal["developer", "system", "user"] = "developer"
-    tools: Annotated[list[AnyTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+    tools: Annotated[Listed[AnyTool], at_most(MOST_TOOLS, "tools")]
 
 
 class ReasoningItem(Item):
@@ -205,21 +200,14 @@ class ResponsesStreamOptions(Strict):
 
 class ResponsesRequest(Strict):
     model: str | None = None
-    input: Annotated[
-        list[InputItem],
-        Field(fail_fast=True),
-        at_most(MOST_ITEMS, "items"),
-        BeforeValidator(_as_items),
-    ]
+    input: Annotated[Listed[InputItem], at_most(MOST_ITEMS, "items"), BeforeValidator(_as_items)]
     instructions: str | None = None
     previous_response_id: Name | None = None
     store: bool = True
     stream: bool = False
     stream_options: ResponsesStreamOptions | None = None
 
-    tools: Annotated[list[AnyTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")] = Field(
-        default_factory=list
-    )
+    tools: Annotated[Listed[AnyTool], at_most(MOST_TOOLS, "tools")] = Field(default_factory=list)
     tool_choice: AnyChoice = "auto"
     parallel_tool_calls: bool = True
     max_tool_calls: int | None = None  # of tools that OpenAI runs

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from quire.core.errors import RequestError, shown
 from quire.http.answers.rendering import Json
-from quire.http.body_fields import Name, Strict, at_most, check_depth, expecting
+from quire.http.body_fields import Listed, Name, Strict, at_most, check_depth, expecting
 from quire.http.chats.speech import LONGEST_NAME, MOST_TOOLS, Tool, ToolChoice
 from quire.http.openai.requests import JsonObject
 
@@ -99,8 +99,7 @@ class NamespaceTool(Strict):
     name: str
     description: str | None = None
     tools: Annotated[
-        list[Annotated[ResponsesTool | CustomTool, Field(discriminator="type")]],
-        Field(fail_fast=True),
+        Listed[Annotated[ResponsesTool | CustomTool, Field(discriminator="type")]],
         at_most(MOST_TOOLS, "tools"),
     ]
 
@@ -143,7 +142,7 @@ _Named = Annotated[ResponsesNamedTool | HostedTool, Field(discriminator="type")]
 class ResponsesAllowedTools(Strict):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[_Named], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+    tools: Annotated[Listed[_Named], at_most(MOST_TOOLS, "tools")]
 
 
 AnyChoice = Annotated[

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from msgspec import UNSET, UnsetType
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
 from quire.http.answers.rendering import Answer, json_response, respond
-from quire.http.body_fields import Ids, Strict, at_most, no_deeper
+from quire.http.body_fields import Ids, Listed, Strict, at_most, no_deeper
 from quire.http.chats.conversation import ConversationTurn, begin
 from quire.http.openai.requests import ChatMessage, Tools
 from quire.http.openapi import body_route, gives
@@ -29,9 +29,7 @@ class TokenizeRequest(Strict):
 
     model: str | None = None
     prompt: str | None = None
-    messages: (
-        Annotated[list[ChatMessage], Field(fail_fast=True), at_most(4096, "messages")] | None
-    ) = None
+    messages: Annotated[Listed[ChatMessage], at_most(4096, "messages")] | None = None
     add_special_tokens: bool | None = None  # a conversation's template writes them itself
     return_token_strs: bool = False
     tools: Tools | None = None  # from here on a conversation's

@@ -23,6 +23,7 @@ from quire.engine.outputs import RequestOutput
 from quire.http.answers.rendering import Answer, Json, Many, json_response, respond
 from quire.http.body_fields import (
     MOST_TEXTS,
+    Listed,
     Strict,
     Texts,
     at_most,
@@ -205,25 +206,24 @@ class RerankRequest(_TextsRequest):
 
     query: str = doc(..., "what is looked for", examples=["a bird that swims"])
     documents: Annotated[
-        list[Annotated[str | Document, expecting('a text or {"text": ...}')]],
-        Field(fail_fast=True),
+        Listed[Annotated[str | Document, expecting('a text or {"text": ...}')]],
         at_most(MOST_TEXTS, "documents"),
     ] = doc([], "among what", examples=[["A penguin.", "A stone."]])
     top_n: Annotated[int, between(0, MAX_INTEGER)] = doc(
         0, "how many to give, the best ones; 0: all"
     )
-    return_documents: bool = doc(True, "give the documents beside their scores")
+    return_documents: bool = doc(True, "return the documents with their scores")
     texts_: Annotated[Texts, at_most(MOST_TEXTS, "texts")] | None = Field(
         None, alias="texts", description="documents, as TEI has them: the answer is TEI's too"
     )
-    return_text: bool = doc(False, "of texts: give them beside their scores")
+    return_text: bool = doc(False, "of texts: return them with their scores")
     raw_scores: Literal[False] = doc(False, "of texts: scores are from 0 to 1")
     truncate: bool = doc(False, "of texts: truncate_prompt_tokens: -1")
 
     @model_validator(mode="after")
     def _check(self) -> RerankRequest:
         if self.texts_ is not None and self.documents:
-            raise RequestError("texts and documents exclude each other", "documents")
+            raise RequestError("texts and documents cannot be given together", "documents")
         if self.truncate and self.truncate_prompt_tokens is None:
             self.truncate_prompt_tokens = -1
         return self

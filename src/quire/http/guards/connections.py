@@ -260,7 +260,7 @@ class ClientConnection(HttpToolsProtocol):
         if self._head_bytes > MOST_HEAD_BYTES:
             self._refuse_head()
         else:
-            self._refuse(Problem(400, "this is no HTTP request"))
+            self._refuse(Problem(400, "this is not an HTTP request"))
 
     def _refuse_head(self) -> None:
         text = f"the line and headers of a request may have {MOST_HEAD_BYTES:,} bytes together"

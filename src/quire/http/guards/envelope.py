@@ -200,8 +200,8 @@ class Pages:
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and _name_in(host) not in self._names:
             why = (
-                f"this server is for its own machine, and {host[:100]!r} is no name of it: allow "
-                "it with --allowed-hosts, or ask for a key (--api-key-file)"
+                f"this server is for its own machine, and {host[:100]!r} is not a name of it: "
+                "allow it with --allowed-hosts, or ask for a key (--api-key-file)"
             )
         elif origin is not None and not self._allows(origin):
             why = (

@@ -76,5 +76,5 @@ def _refusal(error: OSError, host: str, port: int) -> ConfigError:
     if error.errno == errno.EACCES:
         return ConfigError(f"port {port} may not be used by this user: choose one from 1024 up")
     if error.errno in _NOT_HERE:
-        return ConfigError(f"host {host!r} is no address of this machine")
+        return ConfigError(f"host {host!r} is not an address of this machine")
     return ConfigError(f"cannot listen on port {port} of {host!r}: {error.strerror}")

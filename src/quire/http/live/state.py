@@ -379,7 +379,7 @@ class StateReader:
         found = holding(scheduler, number)
         if found is None:
             most = self.moment(0).pool.num_blocks - 1
-            raise RequestError(f"block must be between 0 and {most}, not {number}", "block")
+            raise RequestError(f"block must be from 0 to {most}, got {number}", "block")
         return BlockStory(
             step=self._engine.stats.num_steps,
             block=number,

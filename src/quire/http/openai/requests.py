@@ -18,6 +18,7 @@ from quire.core.protocol.parameters import MAX_INTEGER, description
 from quire.engine.input_processor import MAX_PRIORITY
 from quire.http.body_fields import (
     Ids,
+    Listed,
     Name,
     RequestId,
     Strict,
@@ -59,7 +60,7 @@ class TextPart(Strict):
 
 
 Content = Annotated[
-    str | Annotated[list[TextPart], Field(fail_fast=True)],
+    str | Listed[TextPart],
     expecting("a string or a list of parts of type text"),
     at_most(_MOST_PARTS, "parts"),
 ]
@@ -102,9 +103,7 @@ class ChatMessage(Strict):
     content: Content | None = None
     name: Name | None = None
     tool_call_id: Name | None = None
-    tool_calls: (
-        Annotated[list[ToolCall], Field(fail_fast=True), at_most(_MOST_CALLS, "calls")] | None
-    ) = None
+    tool_calls: Annotated[Listed[ToolCall], at_most(_MOST_CALLS, "calls")] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None  # OpenAI's, in place of content
@@ -162,7 +161,7 @@ class NamedTool(Strict):
 
 class AllowedNames(Strict):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+    tools: Annotated[Listed[NamedTool], at_most(MOST_TOOLS, "tools")]
 
 
 class AllowedTools(Strict):
@@ -174,7 +173,7 @@ class AllowedTools(Strict):
         return ToolChoice(allowed.mode, tuple(tool.function.name for tool in allowed.tools))
 
 
-Tools = Annotated[list[FunctionTool], Field(fail_fast=True), at_most(MOST_TOOLS, "tools")]
+Tools = Annotated[Listed[FunctionTool], at_most(MOST_TOOLS, "tools")]
 Choice = Annotated[
     Literal["auto", "none", "required"] | NamedTool | AllowedTools,
     expecting('"auto", "none", "required", or {"type": "function", "function": {"name": ...}}'),
@@ -375,7 +374,7 @@ class CompletionRequest(PromptedRequest):
     """The body of POST /v1/completions."""
 
     prompt: Annotated[
-        str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)],
+        str | Texts | Ids | Listed[Ids],
         expecting("a string, a list of strings, a list of token ids or a list of such lists"),
     ] = doc(..., "one or several prompts, as texts or as token ids", examples=["Once upon a time"])
     suffix: str | None = doc(
@@ -392,7 +391,10 @@ class CompletionRequest(PromptedRequest):
         if self.stream and self.echo and self.logprobs is not None:
             raise RequestError("echo with logprobs cannot be streamed", "echo")
         if self.suffix and self.truncate_prompt_tokens is not None:  # the marks would be cut off
-            raise RequestError("truncate_prompt_tokens excludes suffix", "truncate_prompt_tokens")
+            raise RequestError(
+                "truncate_prompt_tokens and suffix cannot be given together",
+                "truncate_prompt_tokens",
+            )
         return self
 
     def prompts(self) -> list[str | list[int]]:
@@ -417,9 +419,9 @@ class CompletionRequest(PromptedRequest):
 class ChatRequest(PromptedRequest, ToolFields):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[
-        list[ChatMessage], Field(fail_fast=True), at_most(_MOST_MESSAGES, "messages")
-    ] = doc(..., "the conversation so far", examples=[[{"role": "user", "content": "Hello!"}]])
+    messages: Annotated[Listed[ChatMessage], at_most(_MOST_MESSAGES, "messages")] = doc(
+        ..., "the conversation so far", examples=[[{"role": "user", "content": "Hello!"}]]
+    )
     max_completion_tokens: int | None = doc(
         None, "most tokens to generate; left out, max_tokens, its older name", ge=1
     )
@@ -446,7 +448,7 @@ class ChatRequest(PromptedRequest, ToolFields):
     def _check(self) -> ChatRequest:
         if self.continue_final_message and self.add_generation_prompt:
             raise RequestError(
-                "continue_final_message and add_generation_prompt contradict each other",
+                "continue_final_message and add_generation_prompt cannot both be true",
                 "continue_final_message",
             )
         if self.top_logprobs is not None and not self.logprobs:
@@ -510,9 +512,15 @@ class TurnRequest(GenerationRequest):
     @model_validator(mode="after")
     def _check_turn(self) -> TurnRequest:
         if self.cache_salt is not None:
-            raise RequestError("cache_salt is a session's, given when it is opened", "cache_salt")
+            raise RequestError(
+                "cache_salt belongs to the session: give it when the session is opened",
+                "cache_salt",
+            )
         if self.kv_transfer_params:
-            raise RequestError("a session's blocks stay where it is", "kv_transfer_params")
+            raise RequestError(
+                "kv_transfer_params cannot be given in a session, whose blocks stay here",
+                "kv_transfer_params",
+            )
         return self
 
     def sampling_params(self, defaults: Mapping[str, Any]) -> SamplingParams:

@@ -92,7 +92,7 @@ export class Recording {
       if (!recording.cut) break;
       if (number % 500 === 0) progress(recording.seconds);
     }
-    if (!recording.header) throw new Error("this is no recording");
+    if (!recording.header) throw new Error("this is not a recording");
     if (!recording.states.length) throw new Error("the recording is empty");
     recording.events.sort((one, other) => one.t - other.t);
     return recording;
@@ -100,10 +100,10 @@ export class Recording {
 
   #take(line) {
     let value;
-    try { value = JSON.parse(line); } catch { throw new Error("it is no JSON"); }
+    try { value = JSON.parse(line); } catch { throw new Error("it is not JSON"); }
     if (this.header === null) {
       const fit = fits(value, { quire: "", format: 0, model: "", begun: 0 });
-      if (!fit || value.quire !== "recording") throw new Error("this is no recording");
+      if (!fit || value.quire !== "recording") throw new Error("this is not a recording");
       if (value.format !== 1) throw new Error(`this page reads recordings of format 1, not ${value.format}`);
       this.header = value;
       return;

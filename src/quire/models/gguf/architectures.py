@@ -33,8 +33,8 @@ class Architecture:
     # Of config.json, by names in metadata: what its files have beside what all have.
     fields: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what its files do not say
-    # Queries are scaled by the width of a head, but in the model of so many layers by that of the
-    # decoder's share for one.
+    # Queries are scaled by the width of a head, but in the model with this many layers by that of
+    # the decoder's share for one.
     scaled_by_share: int | None = None
     local_theta: float | None = None  # layers with a window have a rotation of their own
     alike_theta: bool = False  # as above, of the same base, and never stretched

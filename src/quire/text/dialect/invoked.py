@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.text.dialect.grammar import LINE, NUMBER, Frame
+from quire.text.dialect.marked import read_section
 from quire.text.dialect.one_by_one import Spelling
 from quire.text.dialect.reader import CallForm, Calls, Reading, TextReader
 
@@ -62,25 +63,8 @@ class Manner:
 
     def read(self, reader: TextReader, calls: Calls) -> Reading[bool]:
         """A call, or all of those that share marks."""
-        yield from reader.take(self.opens)
-        called = False
-        while True:
-            yield from reader.spaces()
-            if not (yield from self._read_call(reader, calls)):
-                break
-            called = True
-            if calls.incomplete:
-                return True
-            if not self.shared:
-                break
-        if called and self.closes:
-            reader.retreat()
-            yield from reader.spaces()
-            if (yield from reader.take(self.closes)):
-                reader.use()
-            else:
-                reader.retreat()
-        return called
+        ends = self.opens, self._read_call, self.closes
+        return (yield from read_section(reader, calls, *ends, one=not self.shared))
 
     def _read_call(self, reader: TextReader, calls: Calls) -> Reading[bool]:
         if not (yield from reader.take(self.call)):

@@ -87,10 +87,7 @@ def past(reader: TextReader, mark: str) -> Reading[None]:
     """Skip the mark that ends a call, and surplus brackets or a fence before it."""
     while (yield from reader.peek()) in ("}", " ", "\n", "`"):
         reader.at += 1
-    if (yield from reader.take(mark)):
-        reader.use()
-    else:
-        reader.retreat()
+    yield from reader.pass_end(mark)
 
 
 def read_arguments(

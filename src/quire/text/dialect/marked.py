@@ -6,9 +6,32 @@ from dataclasses import dataclass
 
 from quire.text.dialect.grammar import NUMBER, Frame
 from quire.text.dialect.json_calls import read_arguments
-from quire.text.dialect.reader import Calls, Reading, TextReader
+from quire.text.dialect.reader import Calls, ReadCall, Reading, TextReader
 
 FENCE, _FENCE_ENDS = "```json", "```"
+
+
+def read_section(
+    reader: TextReader, calls: Calls, opens: str, read: ReadCall, closes: str, *, one: bool = False
+) -> Reading[bool]:
+    """Calls between two marks, or only ``one``; False if the first is none.
+
+    The text after a good one is left. Some models leave the marks out.
+    """
+    yield from reader.take(opens)
+    called = False
+    while not (called and one):
+        yield from reader.spaces()
+        if not (yield from read(reader, calls)):
+            break
+        called = True
+        if calls.incomplete:
+            return True
+    if called and closes:
+        reader.retreat()
+        yield from reader.spaces()
+        yield from reader.pass_end(closes)
+    return called
 
 
 @dataclass(frozen=True)
@@ -28,22 +51,7 @@ class Section:
 
     def read(self, reader: TextReader, calls: Calls) -> Reading[bool]:
         """All calls of a section; False if the first is none. What follows a good one is left."""
-        yield from reader.take(self.opens)
-        called = False
-        while True:
-            yield from reader.spaces()
-            if not (yield from self._read_call(reader, calls)):
-                break
-            called = True
-            if calls.incomplete:
-                return True
-        if called:
-            reader.retreat()
-            yield from reader.spaces()
-            if not (yield from reader.take(self.closes)):
-                reader.retreat()
-            reader.use()
-        return called
+        return (yield from read_section(reader, calls, self.opens, self._read_call, self.closes))
 
     def _read_call(self, reader: TextReader, calls: Calls) -> Reading[bool]:
         if not (yield from reader.take(self.call)):
@@ -69,10 +77,7 @@ class Section:
         yield from reader.spaces()
         if fenced and (yield from reader.take(_FENCE_ENDS)):
             yield from reader.spaces()
-        if (yield from reader.take(self.ends)):
-            reader.use()
-        else:
-            reader.retreat()
+        yield from reader.pass_end(self.ends)
         return True
 
 

@@ -226,10 +226,7 @@ class Spelling:
             return False
         calls.give('"')
         reader.pass_mark(mark)
-        if (yield from reader.take(self.ends)):
-            reader.use()
-        else:
-            reader.retreat()
+        yield from reader.pass_end(self.ends)
         return True
 
     def _read_value(self, reader: TextReader, calls: Calls, types: frozenset[str]) -> Reading[bool]:

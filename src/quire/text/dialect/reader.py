@@ -187,6 +187,13 @@ class TextReader:
         self.at += len(literal)
         return True
 
+    def pass_end(self, literal: str) -> Reading[None]:
+        """Go past ``literal``, if the text goes on with it; all up to there is used."""
+        if (yield from self.take(literal)):
+            self.use()
+        else:
+            self.retreat()
+
     def spaces(self) -> Reading[None]:
         """Skip white space."""
         while True:

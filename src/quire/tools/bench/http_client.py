@@ -74,11 +74,11 @@ class HttpReply:
             try:
                 self._parser.feed_data(arrived)
             except HttpParserError as error:
-                raise EOFError(f"this is no HTTP: {error}") from error
+                raise EOFError(f"the answer is not HTTP: {error}") from error
         elif self._has_head and not {"content-length", "transfer-encoding"} & self.headers.keys():
             self._ended = True  # a body of neither ends with its connection
         else:
-            raise EOFError("the answer broke off")
+            raise EOFError("the connection ended before the answer did")
         return len(arrived)
 
     async def body(self) -> bytes:

@@ -25,7 +25,7 @@ def add_bench(parser: Parser) -> None:
     throughput = benchmarks.add_parser("throughput", help=text, description=text)
     _add_throughput(throughput)
     throughput.set_defaults(run=_bench_throughput)
-    text = "one request at a time"
+    text = "seconds of requests that are sent one at a time"
     latency = benchmarks.add_parser("latency", help=text, description=text)
     _add_latency(latency)
     latency.set_defaults(run=_bench_latency)

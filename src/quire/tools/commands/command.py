@@ -20,7 +20,7 @@ class Command(NamedTuple):
 
     add: declares its flags.
     run: runs it, and returns the exit status; None for one that has subcommands of its own.
-    serves: it serves others, and so must not wait for whoever reads its output.
+    serves: it serves others, and so must not wait for the reader of its output.
     """
 
     add: Callable[[Any], None]
@@ -39,22 +39,22 @@ class Listed(NamedTuple):
 
 
 COMMANDS: Mapping[str, Listed] = {
-    "serve": Listed("an OpenAI-compatible HTTP server"),
+    "serve": Listed("serve a model over HTTP, by OpenAI's API and others"),
     "generate": Listed("complete prompts"),
     "chat": Listed("talk with a model in the terminal"),
-    "top": Listed("memory, queues and why requests wait, on running servers, live"),
+    "top": Listed("watch running servers: memory, queues, why requests wait"),
     "record": Listed("record what a running server's page shows in a file"),
     "replay": Listed("show a recording on the page, with a time slider"),
     "pull": Listed("download a model from Hugging Face"),
-    "models": Listed("downloaded models: which can be served, and for how many users"),
-    "doctor": Listed("this machine, the kernels it runs, and what would make it faster"),
+    "models": Listed("list downloaded models: which can be served, for how many users"),
+    "doctor": Listed("describe this machine, its kernels, and what would make it faster"),
     "bench": Listed("measure how fast a model is served"),
-    "completion": Listed("what a shell needs to complete commands and flags"),
-    "deploy": Listed("several engines behind one address, on Ray Serve", "cluster"),
+    "completion": Listed("write a script by which a shell completes commands and flags"),
+    "deploy": Listed("serve with several engines behind one address, on Ray Serve", "cluster"),
     "simulate": Listed("simulate serving a workload on a virtual clock, without a model", "lab"),
-    "plan": Listed("how many users fit, how fast, and what would change that", "lab"),
+    "plan": Listed("find how many users fit, how fast, and what would change that", "lab"),
     "reproduce": Listed(
-        "simulate the PagedAttention paper's experiments, beside its published figures", "lab"
+        "repeat the PagedAttention paper's experiments, with its published figures", "lab"
     ),
     "calibrate": Listed(
         "measure how long steps take, here or on a server, for simulate and plan", "lab"

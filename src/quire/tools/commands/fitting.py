@@ -22,7 +22,7 @@ _FORMS = (None, "int8", "int4")
 
 
 def _qwen(name: str, layers: int, hidden: int, values: int, **more: Any) -> ModelShape:
-    """A Qwen3.5: of four layers one attends, the others keep states of so many heads of values."""
+    """A Qwen3.5: of four layers one attends, the others keep states of ``values`` value heads."""
     config = {
         "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "dtype": "bfloat16",
         "num_hidden_layers": layers, "hidden_size": hidden, "head_dim": 256,

@@ -190,7 +190,9 @@ def server_config(arguments: argparse.Namespace) -> ServerConfig:
 def add_sampling_flags(
     parser: argparse.ArgumentParser, max_tokens: int | None, leave_out: Sequence[str] = ()
 ) -> None:
-    group = parser.add_argument_group("sampling", "What is left out has the model's own default.")
+    group = parser.add_argument_group(
+        "sampling", "A parameter that is left out has the model's own default."
+    )
     for field in _SAMPLING_FIELDS:
         if field.name not in leave_out:
             default = max_tokens if field.name == "max_tokens" else None

@@ -116,7 +116,7 @@ VLLM = Program(
         "the same request always gets the same bits": "VLLM_BATCH_INVARIANT",
         "responses are kept unless a request says otherwise": "VLLM_ENABLE_RESPONSES_API_STORE",
         "unknown names pass where one model is served": "VLLM_SKIP_MODEL_NAME_VALIDATION",
-        "logits that are no numbers end their request": """VLLM_RAISE_ON_LOGIT_NANS
+        "logits that are not numbers end their request": """VLLM_RAISE_ON_LOGIT_NANS
             VLLM_COMPUTE_NANS_IN_LOGITS""",
         "kernels, and when they are compiled, are Quire's own": """VLLM_USE_* VLLM_CPU_*
             VLLM_CUDA* VLLM_GPU_* VLLM_FLASH* VLLM_ATTENTION_BACKEND VLLM_TRITON_* VLLM_DEEP*

@@ -33,7 +33,7 @@ def add_serve(parser: Parser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help=help_of("model"))
     parser.add_argument(
         "--model", "-m", "--hf-repo", "-hf", "-hfr", dest="named", metavar="MODEL",
-        help="the same, as others call it",
+        help="MODEL as a flag, under the names that vLLM and llama.cpp give it",
     )  # fmt: skip
     parser.add_argument(
         "--headless", action="store_true", help="start ranks on this machine, and no server; for "

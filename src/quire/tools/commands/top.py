@@ -28,10 +28,13 @@ def add_top(parser: argparse.ArgumentParser) -> None:
     text = "time between two updates, 0.1 to 3600"
     add_flag(parser, "interval", "float", 1.0, text, value="SECONDS")
     parser.add_argument(
-        "--sort", choices=_SORTS, default="line", help="order of requests (default: %(default)s)"
+        "--sort",
+        choices=_SORTS,
+        default="line",
+        help="order of requests; line: as they run and wait (default: %(default)s)",
     )
     parser.add_argument(
-        "--once", action="store_true", help="print once and end; also if this is no terminal"
+        "--once", action="store_true", help="print once and end; also if this is not a terminal"
     )
     parser.add_argument(
         "--json", action="store_true", help="print what servers answer as JSON, once"

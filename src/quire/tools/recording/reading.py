@@ -69,7 +69,7 @@ def lines(path: Path) -> tuple[dict[str, Any], Iterator[RecordedLine]]:
     number, text = next(numbered, (1, b""))
     header = _object(path, number, text)
     if header.get("quire") != "recording" or header.get("format") != FORMAT:
-        raise ConfigError(f"{path} is no recording of format {FORMAT}")
+        raise ConfigError(f"{path} is not a recording of format {FORMAT}")
     return header, _lines(path, numbered)
 
 
@@ -117,21 +117,21 @@ def _unpacked(path: Path, file: BinaryIO) -> Iterator[bytes]:
                 yield unpack.decompress(packed, _CHUNK)
                 packed = unpack.unconsumed_tail
     except zlib.error as error:
-        raise ConfigError(f"{path} is no gzip file, or a damaged one: {error}") from None
+        raise ConfigError(f"{path} is not a gzip file, or is damaged: {error}") from None
 
 
 def _object(path: Path, number: int, text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise _wrong(path, number, "it is no JSON") from None
+        raise _wrong(path, number, "it is not JSON") from None
     if not isinstance(value, dict):
-        raise _wrong(path, number, "it is no JSON object")
+        raise _wrong(path, number, "it is not a JSON object")
     return value
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _frame(path: Path, number: int, text: str, num_blocks: int) -> tuple[bytes, int]:

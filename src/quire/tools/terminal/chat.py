@@ -11,7 +11,7 @@ from quire.tools.terminal.conversation import ChatHistory, ChatTurn
 from quire.tools.terminal.models import ChatModel, ContextFullError, Ending
 from quire.tools.terminal.screen import Screen
 
-_LEAST_ROOM = 256  # tokens for an answer, where the model reads so many times more
+_LEAST_ROOM = 256  # tokens for an answer, where the model reads many times more
 
 
 class Chat:

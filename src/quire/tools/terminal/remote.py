@@ -85,8 +85,12 @@ def _events(reply: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
             try:
                 value = json.loads(data)
             except ValueError as error:
-                raise EngineError(f"the server sent what is no event: {data[:80]!r}") from error
+                raise EngineError(
+                    f"the server sent a line that is not an event: {data[:80]!r}"
+                ) from error
             if "error" in value:
-                raise EngineError(f"the server broke off: {error_message(value)}")
+                raise EngineError(
+                    f"the server ended its answer with an error: {error_message(value)}"
+                )
             yield value
-    raise EngineError("the server broke off in the middle of its answer")
+    raise EngineError("the connection ended in the middle of the answer")

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _LOOK = 0.2  # seconds between looks at whether one has failed meanwhile
 _RETRY = 0.5  # seconds between calls
 _MOST_WAITING = 64  # who have greeted, and are not looked at yet
-_NO_RANK = "whoever came from %s is no rank of ours: %s"
+_NO_RANK = "a connection from %s was refused, for it is not a rank of this engine: %s"
 
 
 class Door:

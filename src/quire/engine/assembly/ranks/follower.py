@@ -29,9 +29,14 @@ from quire.engine.assembly.ranks import messages
 from quire.engine.assembly.ranks.facts import facts_of
 from quire.engine.assembly.ranks.processes import Start
 from quire.engine.assembly.ranks.team import STARTING
-from quire.engine.assembly.store import check_store, open_store
+from quire.engine.assembly.store import (
+    BlocksOf,
+    begin_transfer,
+    check_store,
+    listen_for_decoders,
+    open_store,
+)
 from quire.engine.assembly.tokenizer import tokenizer_of
-from quire.engine.assembly.transfer import begin_transfer, listen_for_decoders
 from quire.engine.capacity import limits_of
 from quire.engine.config import EngineConfig
 from quire.engine.streams import last_words, nobody_waits
@@ -50,13 +55,13 @@ _Kind = TypeVar("_Kind", bound=Struct)
 
 _BEATS = 4  # in the time for which it may be silent
 _LONGEST_BEAT = 5.0  # seconds
-_LAST_WORD = 0.5  # seconds until it has been heard, from when whoever says it has gone
+_LAST_WORD = 0.5  # seconds until it has been heard, after its sender has gone
 _NO_REASON = 5.0  # seconds until rank 0 must have noticed what another rank has
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # rank 0 hears them, and decides
 
 
 def run(connection: socket.socket) -> NoReturn:
-    """Be a rank, and end the process. It computes on, whoever reads what it says."""
+    """Be a rank, and end the process. It computes on, whether what it prints is read or not."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     with nobody_waits():
@@ -142,9 +147,9 @@ class _Rank:
         with runtime.settling():
             runtime.promise(*kept_and_files(config, limits, cache))
         forms = forms_of(runtime.kernels, model, dtype)
-        kept = directory, limits, cache, forms, self._number
-        self._store = open_store(config, *kept)
-        transfer, shelf = begin_transfer(config, server, *kept)
+        blocks = BlocksOf(directory, limits, cache, forms, self._number)
+        self._store = open_store(config, blocks)
+        transfer, shelf = begin_transfer(config, server, blocks)
         self._fetcher = transfer if isinstance(transfer, BlockFetcher) else None
         source = shelf or self._store
         executor = runtime.executor(model, limits, dtype, None, weights, source)
@@ -154,7 +159,7 @@ class _Rank:
         follow(group, executor.worker, executor.adapters, source)
 
     def report(self, error: QuireError) -> None:
-        """Tell rank 0 and, on another machine, whoever looks; unless all are ending."""
+        """Tell rank 0 and, on another machine, the log; unless all are ending."""
         self._let_end()
         if not self._with_rank_0:
             logger.error("%s", error)
@@ -231,7 +236,7 @@ class _Rank:
             self._store.close()
 
     def _let_end(self) -> None:
-        """Whoever else ends the process leaves that to who has been told to."""
+        """Wait here, if another thread has been told to end the process."""
         if self._told_to_end.is_set():
             threading.Event().wait()
 
@@ -250,7 +255,7 @@ class _Rank:
         self._rank_0.send(messages.Fetched(message.number))
 
     def _outlive_nobody(self) -> NoReturn:
-        """End with whoever has started this process."""
+        """End with the process that started this one."""
         sys.stdin.buffer.read()
         self._told_to_end.wait(_LAST_WORD)
         self._let_end()

@@ -53,7 +53,7 @@ def run_node(config: EngineConfig, draining: float) -> int:
 class _Node:
     """Ranks of this machine, each with its connection to rank 0, which is looked at and not read.
 
-    A rank that is stopped does not notice that rank 0 is gone: whoever has started it does.
+    A rank that is stopped does not notice that rank 0 is gone: the process that started it does.
     """
 
     def __init__(self, last: float) -> None:

@@ -89,7 +89,7 @@ class RayRanks:
                 status = self._ray.get(ended[0])
             except Exception as error:
                 raise RankError(f"rank {rank} could not be started by Ray: {error}") from error
-            raise RankError(f"rank {rank} ended with status {status} before it came")
+            raise RankError(f"rank {rank} ended with status {status} before it connected")
 
 
 def _ray() -> Any:

@@ -25,7 +25,7 @@ _MODULE = "quire.engine.assembly.ranks"
 class Start:
     """What a process is told when it is started, over its standard input.
 
-    That is left open: when it is closed, whoever has started the process is gone, and so it ends.
+    That is left open: when it is closed, the process that started this one is gone, and so it ends.
     """
 
     rank: int
@@ -61,7 +61,7 @@ class RankProcess:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[connection.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,  # Ctrl-C in a terminal is for whoever has started it
+                start_new_session=True,  # Ctrl-C in a terminal is for the process that started it
             )
         self.rank = start.rank
         assert self._process.stdin is not None

@@ -86,7 +86,7 @@ class Member:
         raise RankError(f"rank {self.rank} said {said} instead of {name}")
 
     def give_up(self) -> None:
-        """Whoever waits for an answer need not any more."""
+        """End all waits for answers."""
         self._heard.put(None)
 
     def _watch(self) -> None:

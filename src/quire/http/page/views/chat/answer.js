@@ -76,7 +76,7 @@ export class Answer {
         this.begun = true;
         seen();
       }
-      if (!ended) throw new Error("the server broke off in the middle of its answer");
+      if (!ended) throw new Error("the connection ended in the middle of the answer");
     } catch (error) {
       if (signal.aborted) this.stopped = true;
       else this.error = error instanceof TypeError ? new Error(`${LOST} (${error.message})`) : error;

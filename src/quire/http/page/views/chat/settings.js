@@ -107,7 +107,7 @@ export class Settings {
   #json(name) {
     try {
       return JSON.parse(this.#fields.value(name));
-    } catch (error) { throw new Unfit(`this is no JSON: ${error.message}`, name); }
+    } catch (error) { throw new Unfit(`this is not JSON: ${error.message}`, name); }
   }
 }
 
