@@ -100,6 +100,7 @@ struct ManyRows {
       if (context.centred()) find_centre(now, work.item.first_head, Vectors * W, two && now.sinks);
       weigh<Vectors>(now, two && now.sinks);
       if (context.a.values) reader.read_values(now, 0);
+      else reader.turn_keys(now, 0, context.a.value_dim);
       gather<Vectors>(now, ahead);
       if (more && next.segment == now.segment) continue;
       end<Vectors>(work, first, n, done++);
@@ -244,7 +245,6 @@ struct ManyRows {
   template <int Vectors>
   void gather(const Chunk& now, const Ahead& ahead) {
     constexpr int step = keys_of_step(Vectors);
-    constexpr int64_t turned = 64;  // dimensions at a time
     const int64_t dim = context.a.value_dim, all_columns = bytes_of<KV>(chunk);
     F fades[Vectors];
     for (int v = 0; v < Vectors; v++) fades[v] = fade[v];
@@ -254,7 +254,6 @@ struct ManyRows {
         int64_t at = d * all_columns, of_panel = bytes_of<KV>(dim * panel);
         reader.fetch(ahead.values[at / of_panel] + at % of_panel, step * all_columns);
       } else {
-        if (d % turned == 0) reader.turn_keys(now, d, dim - d < turned ? dim - d : turned);
         int64_t at = d * reader.panels * half / dim;
         reader.fetch(ahead.keys[at / half] + half + at % half, step * reader.panels * half / dim);
       }
