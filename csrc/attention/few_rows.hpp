@@ -194,7 +194,8 @@ struct FewRows {
       if constexpr (Reader<KV, Units>::may_stay_whole) {
         if (whole) with_rows(rows, [&](auto n) { score_words<n.value>(now, ahead, q); });
       }
-      if (!whole) score_rows(now, ahead, lines, rows, q);
+      if (!whole && context.a.values) score_rows<false>(now, ahead, lines, rows, q);
+      if (!context.a.values) score_rows<true>(now, ahead, lines, rows, q);
     }
     if (context.centred()) context.find_centre(now.position, work.item.first_head + head);
     weigh(work, rows, now, shift, place, far);
@@ -208,12 +209,12 @@ struct FewRows {
       float* sums = segment.sums + place * context.value_width;
       return tiles.gather(now, ahead, weights, rows, fade, sums, context.value_width);
     }
-    gather_rows(now, ahead, lines, rows, place);
+    if (context.a.values) gather_rows<false>(now, ahead, lines, rows, place);
+    else gather_rows<true>(now, ahead, lines, rows, place);
   }
 
   // Where values are parts of keys: these, while scores and then values are computed.
   Lines lines_of(const Ahead& ahead, int rows) const {
-    if (context.a.values) return {ahead.keys, 0, 1};
     constexpr int step = vectors * W;
     int64_t turns = chunk / step * reader.key_units() +
                     chunk / per_unit * (context.a.value_dim / step);
@@ -241,18 +242,19 @@ struct FewRows {
     }
   }
 
-  // So many units of a step's keys stay in the first cache while all rows meet them.
+  // Of latents, so many units of a step's keys stay in the first cache while all rows meet them.
+  template <bool Latent>
   void score_rows(const Chunk& now, const Ahead& ahead, Lines& lines, int rows, const Unit* q) {
     constexpr int step = vectors * W;
-    constexpr int64_t most = 24 * 1024 / (step * sizeof(Unit));
     const int64_t units = reader.key_units();
+    const int64_t most = Latent ? 24 * 1024 / (step * sizeof(Unit)) : units;
     for (int j = 0; j < chunk; j += step) {
       if (j + step <= now.first || j >= now.end) continue;
       for (int64_t first = 0; first < units; first += most) {
         const int64_t n = units - first < most ? units - first : most;
         for (int r = 0; r < rows; r += 4) {
           with_rows(rows - r, [&](auto left) {
-            score<left.value>(ahead, lines, q + r * key_units, r, j, first, n);
+            score<left.value, Latent>(ahead, lines, q + r * key_units, r, j, first, n);
           });
         }
       }
@@ -260,7 +262,7 @@ struct FewRows {
   }
 
   // Of n units from ``first`` on, after those before.
-  template <int Rows>
+  template <int Rows, bool Latent>
   void score(const Ahead& ahead, Lines& all, const Unit* q, int r, int j, int64_t first,
              int64_t n) {
     constexpr int step = vectors * W;
@@ -269,18 +271,17 @@ struct FewRows {
     for (int v = 0; v < vectors; v++)
       lanes[v] = reader.keys[(j + v * W) / panel] + first * panel + (j + v * W) % panel;
     Lines lines = all;  // in registers
-    const int64_t fetched = context.a.values && !r && j % panel == 0 ? reader.words - first : 0;
     auto fetch = [&](int64_t u) __attribute__((always_inline)) {
-      lines.fetch();
-      if (u >= fetched) return;
+      if constexpr (Latent) return lines.fetch();
+      if (r || j % panel || u >= reader.words) return;
 #pragma GCC unroll 4
       for (int p = 0; p < (step + panel - 1) / panel; p++)
-        __builtin_prefetch(ahead.keys[j / panel + p] + (first + u) * 64, 0, 2);
+        __builtin_prefetch(ahead.keys[j / panel + p] + u * 64, 0, 2);
     };
-    if (first) load_sums(sum, r, j);
+    if (Latent && first) load_sums(sum, r, j);
     add_products<Units>(sum, q + first, key_units, 1, lanes, panel, n, fetch);
     all = lines;
-    if (first + n < reader.key_units()) store_sums(sum, r, j);
+    if (Latent && first + n < reader.key_units()) store_sums(sum, r, j);
     else store_scores(sum, r, j);
   }
 
@@ -413,17 +414,18 @@ struct FewRows {
   }
 
   // sums[row] = sums[row] * fade[row] + weighted values.
+  template <bool Latent>
   void gather_rows(const Chunk& now, const Ahead& ahead, Lines& lines, int rows, int64_t place) {
     const int64_t dim = context.a.value_dim, most = vectors * W;
     float* out = segment.sums + place * context.value_width;
     for (int64_t i = 0; i < dim;) {
       const bool wide = i + most <= dim;
-      if (!context.a.values && i % most == 0) reader.turn_keys(now, i, wide ? most : dim - i);
+      if (Latent && i % most == 0) reader.turn_keys(now, i, wide ? most : dim - i);
       for (int r = 0; r < rows; r += 4) {
         with_rows(rows - r, [&](auto n) {
           float* to = out + r * context.value_width;
-          if (wide) gather<n.value, vectors>(now, ahead, lines, r, i, to);
-          else gather<n.value, 1>(now, ahead, lines, r, i, to);
+          if (wide) gather<n.value, vectors, Latent>(now, ahead, lines, r, i, to);
+          else gather<n.value, 1, Latent>(now, ahead, lines, r, i, to);
         });
       }
       i += wide ? most : W;
@@ -463,18 +465,17 @@ struct FewRows {
     }
   }
 
-  template <int Rows, int Vectors>
+  template <int Rows, int Vectors, bool Latent>
   void gather(const Chunk& now, const Ahead& ahead, Lines& all, int r, int64_t i, float* out) {
     const int64_t bytes = bytes_of<KV>(context.a.value_dim * per_unit);  // of a unit's columns
     typename Units::Sum sum[Rows][Vectors] = {};
-    const bool fetches = context.a.values && !r && !i;
     Lines lines = all;
-    reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+    reader.template for_runs<Latent>(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
       const Unit* lanes[Vectors];
       for (int v = 0; v < Vectors; v++) lanes[v] = values + i + v * W;
       auto fetch = [&](int64_t u) __attribute__((always_inline)) {
-        lines.fetch();
-        if (!fetches) return;
+        if constexpr (Latent) return lines.fetch();
+        if (r || i) return;
         u += unit;
         reader.fetch(ahead.values[u * per_unit / panel] + u * per_unit % panel / per_unit * bytes,
                      bytes);

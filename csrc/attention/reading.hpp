@@ -45,7 +45,6 @@ struct Reader {
   // ... and [panel / per_unit][value_stride].
   const Unit* values[panels];
   int64_t value_stride;
-  bool in_a_row;  // those of a panel follow those of the one before
 
   Reader(const Attend& a, Dealer& dealer)
       : a(a), in_panels(quire::QUIRE_ISA::in_panels(a)), words((bytes_of<KV>(a.key_dim) + 3) / 4),
@@ -93,7 +92,6 @@ struct Reader {
   // Where values are the last numbers of keys: those of n dimensions from ``first`` on.
   void turn_keys(const Chunk& columns, int64_t first, int64_t n) {
     value_stride = round_up(n, 16);
-    in_a_row = true;
     const int64_t unit = (a.key_dim - a.value_dim + first) / per_unit;
     for (int p = 0; p < panels; p++) {
       if (!seen(columns, p)) continue;
@@ -108,7 +106,6 @@ struct Reader {
     const int64_t dim = a.value_dim;
     bool direct = as_stored && in_panels && dim % 16 == 0;
     value_stride = direct ? dim : value_width;
-    in_a_row = false;
     for (int p = 0; p < panels; p++) {
       if (!seen(columns, p)) continue;
       Unit* room = value_room + p * (panel / per_unit) * value_width;
@@ -141,14 +138,15 @@ struct Reader {
     return pair * 2 + 1 == columns.end ? last_pair : value_units(pair);
   }
 
-  // body(unit, values, n) for runs of n units of the columns' values, in their order.
-  template <class Body>
+  // body(unit, values, n) for runs of n units of the columns' values, in their order. ``Turned``: they
+  // come of keys, and are one run.
+  template <bool Turned = false, class Body>
   __attribute__((always_inline)) void for_runs(const Chunk& columns, const Body& body) const {
     constexpr int of_panel = panel / per_unit;
     int unit = columns.first / per_unit, end = columns.end / per_unit;
     while (unit < end) {
       int run = of_panel - unit % of_panel;
-      if (in_a_row || run > end - unit) run = end - unit;
+      if (Turned || run > end - unit) run = end - unit;
       body(unit, value_units(unit), run);
       unit += run;
     }
