@@ -79,7 +79,7 @@ def test_latents_of_fewer_bits(name: str, dims: tuple[int, int], form: torch.dty
 def test_a_row_has_the_bits_that_it_has_alone(
     name: str, heads: int, dims: tuple[int, int], context: int, form: torch.dtype | None
 ) -> None:
-    """In prompts many rows are in lanes, in decoding and beside others that share its blocks few."""
+    """In prompts many rows are in lanes; in decoding few are, or those that share blocks."""
     spec, kernels = AttentionSpec(0.2), CPUKernels(name)
     whole = latent_case(torch.bfloat16, heads, dims, 16, ((context, context),))
     kv = to_tiles(kernels, rounded(whole, form))
