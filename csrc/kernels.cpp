@@ -27,7 +27,7 @@ Attend Kernels::prepare(Plan& plan, const Layer& layer, const Rotation* rotation
   wanted.sinks = a.sinks;
   wanted.num_heads = a.num_heads;
   wanted.num_kv_heads = a.num_kv_heads;
-  wanted.tile_from = build_->tile_from(a.dtype, a.kv_dtype);
+  wanted.tile_from = a.values ? build_->tile_from(a.dtype, a.kv_dtype) : build_->tile_rows;
   Division& division = plan.division(wanted, build_->tile_rows);
   a.num_tokens = plan.num_tokens();
   a.num_sequences = plan.num_sequences();

@@ -19,10 +19,19 @@ namespace {
 // Below so many rows of a KV head, transposing them into lanes would leave too many lanes empty.
 int tile_from(DType, DType) { return W == 16 ? 12 : 6; }
 
+// Rows of a KV head that are few. Where values are parts of keys, all that do not fill a tile: these
+// keys are turned for them, too, and what is left of a tile would cost as much as a whole one. Where
+// each row's weights are rounded, those that leave no lane empty are better in lanes.
+template <class Units>
+int64_t most_few(const Attend& a) {
+  if (a.values) return tile_from(a.dtype, a.kv_dtype) - 1;
+  return lane_rows - (Units::scaled ? W : 0) - 1;
+}
+
 // Of an item: a tile's, or at least one token's, and a few more that belong to the same sequence.
 int64_t most_rows(const Attend& a) {
   int64_t group = a.num_heads / a.num_kv_heads;
-  return (group > lane_rows ? group : lane_rows) + tile_from(a.dtype, a.kv_dtype);
+  return (group > lane_rows ? group : lane_rows) + lane_rows;
 }
 
 // Merge the parts of a group, segment after segment, as one that had them all would.
@@ -62,7 +71,7 @@ struct Tools {
   ManyRows<KV, Units> many_rows;
 
   Tools(const Attend& a, Dealer& dealer)
-      : few(tile_from(a.dtype, a.kv_dtype) - 1),
+      : few(most_few<Units>(a)),
         few_rows(a, few, on_tiles<KV, Units> ? most_rows(a) : 0, dealer),
         many_rows(a, dealer) {}
 };

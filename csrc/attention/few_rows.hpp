@@ -184,6 +184,7 @@ struct FewRows {
     const int64_t place = head * room_rows, shift = head * context.a.block_size;
     fetch_scales(next);
     auto ahead = reader.ahead(next.columns, next.head * context.a.block_size);
+    Lines lines = lines_of(ahead, rows);
     const bool whole = reader.stays_whole(rows);
     reader.read_keys(now, shift, whole);
     const Unit* q = queries[far] + place * key_units;
@@ -193,9 +194,8 @@ struct FewRows {
       if constexpr (Reader<KV, Units>::may_stay_whole) {
         if (whole) with_rows(rows, [&](auto n) { score_words<n.value>(now, ahead, q); });
       }
-      for (int r = 0; !whole && r < rows; r += 4) {
-        with_rows(rows - r, [&](auto n) { score<n.value>(now, ahead, r, q + r * key_units); });
-      }
+      if (!whole && context.a.values) score_rows<false>(now, ahead, lines, rows, q);
+      if (!context.a.values) score_rows<true>(now, ahead, lines, rows, q);
     }
     if (context.centred()) context.find_centre(now.position, work.item.first_head + head);
     weigh(work, rows, now, shift, place, far);
@@ -203,14 +203,22 @@ struct FewRows {
       if (whole)
         return with_rows(rows, [&](auto n) { gather_words<n.value>(now, shift, ahead, place); });
     }
-    reader.read_values(now, shift);
+    if (context.a.values) reader.read_values(now, shift);
     if constexpr (on_tiles<KV, Units>) {
+      if (!context.a.values) reader.turn_keys(now, 0, context.a.value_dim);
       float* sums = segment.sums + place * context.value_width;
       return tiles.gather(now, ahead, weights, rows, fade, sums, context.value_width);
     }
-    for (int r = 0; r < rows; r += 4) {
-      with_rows(rows - r, [&](auto n) { gather<n.value>(now, ahead, place, r); });
-    }
+    if (context.a.values) gather_rows<false>(now, ahead, lines, rows, place);
+    else gather_rows<true>(now, ahead, lines, rows, place);
+  }
+
+  // Where values are parts of keys: these, while scores and then values are computed.
+  Lines lines_of(const Ahead& ahead, int rows) const {
+    constexpr int step = vectors * W;
+    int64_t turns = chunk / step * reader.key_units() +
+                    chunk / per_unit * (context.a.value_dim / step);
+    return {ahead.keys, reader.words, (rows + 3) / 4 * turns};
   }
 
   template <class Body>
@@ -234,25 +242,47 @@ struct FewRows {
     }
   }
 
-  template <int Rows>
-  void score(const Chunk& now, const Ahead& ahead, int r, const Unit* q) {
+  // Of latents, so many units of a step's keys stay in the first cache while all rows meet them.
+  template <bool Latent>
+  void score_rows(const Chunk& now, const Ahead& ahead, Lines& lines, int rows, const Unit* q) {
     constexpr int step = vectors * W;
+    const int64_t units = reader.key_units();
+    const int64_t most = Latent ? 24 * 1024 / (step * sizeof(Unit)) : units;
     for (int j = 0; j < chunk; j += step) {
       if (j + step <= now.first || j >= now.end) continue;
-      typename Units::Sum sum[Rows][vectors] = {};
-      const Unit* lanes[vectors];
-      for (int v = 0; v < vectors; v++)
-        lanes[v] = reader.keys[(j + v * W) / panel] + (j + v * W) % panel;
-      auto fetch = [&](int64_t u) __attribute__((always_inline)) {
-        if (r || j % panel || u >= reader.words) return;
-#pragma GCC unroll 4
-        for (int p = 0; p < (step + panel - 1) / panel; p++) {
-          __builtin_prefetch(ahead.keys[j / panel + p] + u * 64, 0, 2);
+      for (int64_t first = 0; first < units; first += most) {
+        const int64_t n = units - first < most ? units - first : most;
+        for (int r = 0; r < rows; r += 4) {
+          with_rows(rows - r, [&](auto left) {
+            score<left.value, Latent>(ahead, lines, q + r * key_units, r, j, first, n);
+          });
         }
-      };
-      add_products<Units>(sum, q, key_units, 1, lanes, panel, reader.key_units(), fetch);
-      store_scores(sum, r, j);
+      }
     }
+  }
+
+  // Of n units from ``first`` on, after those before.
+  template <int Rows, bool Latent>
+  void score(const Ahead& ahead, Lines& all, const Unit* q, int r, int j, int64_t first,
+             int64_t n) {
+    constexpr int step = vectors * W;
+    typename Units::Sum sum[Rows][vectors] = {};
+    const Unit* lanes[vectors];
+    for (int v = 0; v < vectors; v++)
+      lanes[v] = reader.keys[(j + v * W) / panel] + first * panel + (j + v * W) % panel;
+    Lines lines = all;  // in registers
+    auto fetch = [&](int64_t u) __attribute__((always_inline)) {
+      if constexpr (Latent) return lines.fetch();
+      if (r || j % panel || u >= reader.words) return;
+#pragma GCC unroll 4
+      for (int p = 0; p < (step + panel - 1) / panel; p++)
+        __builtin_prefetch(ahead.keys[j / panel + p] + u * 64, 0, 2);
+    };
+    if (Latent && first) load_sums(sum, r, j);
+    add_products<Units>(sum, q + first, key_units, 1, lanes, panel, n, fetch);
+    all = lines;
+    if (Latent && first + n < reader.key_units()) store_sums(sum, r, j);
+    else store_scores(sum, r, j);
   }
 
   // The same of words, each of several units; no more rows.
@@ -297,6 +327,27 @@ struct FewRows {
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; v++)
         store(scores + (r + i) * chunk + j + v * W, Units::as_float(sum[i][v]));
+    }
+  }
+
+  template <int Rows>
+  __attribute__((always_inline)) void load_sums(typename Units::Sum (&sum)[Rows][vectors], int r,
+                                                int j) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < Rows; i++) {
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; v++)
+        sum[i][v] = (typename Units::Sum)load(scores + (r + i) * chunk + j + v * W);
+    }
+  }
+  template <int Rows>
+  __attribute__((always_inline)) void store_sums(
+      const typename Units::Sum (&sum)[Rows][vectors], int r, int j) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < Rows; i++) {
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; v++)
+        store(scores + (r + i) * chunk + j + v * W, (F)sum[i][v]);
     }
   }
 
@@ -363,13 +414,22 @@ struct FewRows {
   }
 
   // sums[row] = sums[row] * fade[row] + weighted values.
-  template <int Rows>
-  void gather(const Chunk& now, const Ahead& ahead, int64_t place, int r) {
+  template <bool Latent>
+  void gather_rows(const Chunk& now, const Ahead& ahead, Lines& lines, int rows, int64_t place) {
     const int64_t dim = context.a.value_dim, most = vectors * W;
-    float* out = segment.sums + (place + r) * context.value_width;
-    int64_t i = 0;
-    for (; i + most <= dim; i += most) gather<Rows, vectors>(now, ahead, r, i, out);
-    for (; i < dim; i += W) gather<Rows, 1>(now, ahead, r, i, out);
+    float* out = segment.sums + place * context.value_width;
+    for (int64_t i = 0; i < dim;) {
+      const bool wide = i + most <= dim;
+      if (Latent && i % most == 0) reader.turn_keys(now, i, wide ? most : dim - i);
+      for (int r = 0; r < rows; r += 4) {
+        with_rows(rows - r, [&](auto n) {
+          float* to = out + r * context.value_width;
+          if (wide) gather<n.value, vectors, Latent>(now, ahead, lines, r, i, to);
+          else gather<n.value, 1, Latent>(now, ahead, lines, r, i, to);
+        });
+      }
+      i += wide ? most : W;
+    }
   }
 
   // The same of words, each of four dimensions of two columns; no more rows.
@@ -405,14 +465,16 @@ struct FewRows {
     }
   }
 
-  template <int Rows, int Vectors>
-  void gather(const Chunk& now, const Ahead& ahead, int r, int64_t i, float* out) {
+  template <int Rows, int Vectors, bool Latent>
+  void gather(const Chunk& now, const Ahead& ahead, Lines& all, int r, int64_t i, float* out) {
     const int64_t bytes = bytes_of<KV>(context.a.value_dim * per_unit);  // of a unit's columns
     typename Units::Sum sum[Rows][Vectors] = {};
-    reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+    Lines lines = all;
+    reader.template for_runs<Latent>(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
       const Unit* lanes[Vectors];
       for (int v = 0; v < Vectors; v++) lanes[v] = values + i + v * W;
       auto fetch = [&](int64_t u) __attribute__((always_inline)) {
+        if constexpr (Latent) return lines.fetch();
         if (r || i) return;
         u += unit;
         reader.fetch(ahead.values[u * per_unit / panel] + u * per_unit % panel / per_unit * bytes,
@@ -421,6 +483,7 @@ struct FewRows {
       add_products<Units>(sum, weights + r * (chunk / per_unit) + unit, chunk / per_unit, 1, lanes,
                           reader.value_stride, n, fetch);
     });
+    all = lines;
 #pragma GCC unroll 4
     for (int k = 0; k < Rows; k++) {
 #pragma GCC unroll 4

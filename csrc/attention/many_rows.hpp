@@ -99,7 +99,8 @@ struct ManyRows {
       score<Vectors>(now, ahead, queries[two && now.sinks]);
       if (context.centred()) find_centre(now, work.item.first_head, Vectors * W, two && now.sinks);
       weigh<Vectors>(now, two && now.sinks);
-      reader.read_values(now, 0);
+      if (context.a.values) reader.read_values(now, 0);
+      else reader.turn_keys(now, 0, context.a.value_dim);
       gather<Vectors>(now, ahead);
       if (more && next.segment == now.segment) continue;
       end<Vectors>(work, first, n, done++);

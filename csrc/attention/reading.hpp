@@ -6,6 +6,22 @@
 
 namespace quire::QUIRE_ISA {
 
+// Lines of a chunk's panels to come, fetched evenly in so many turns of what is computed meanwhile.
+struct Lines {
+  const char* const* panels;
+  int64_t lines, turns;
+  int64_t due = 0, done = 0;
+
+  __attribute__((always_inline)) void fetch() {
+    due += lines;
+    if (due < turns) return;
+    due -= turns;
+#pragma GCC unroll 4
+    for (int p = 0; p < chunk / panel; p++) __builtin_prefetch(panels[p] + done * 64, 0, 2);
+    done++;
+  }
+};
+
 template <class KV, class Units>
 struct Reader {
   typedef typename Units::Unit Unit;
@@ -22,6 +38,7 @@ struct Reader {
   Unit* key_room;       // [panels][words][units_per_word][panel]
   Unit* value_room;     // [panels][panel / per_unit][value_width]
   Unit* last_value;     // [value_width]
+  const Unit* last_pair;  // its first dimension, as of ``values``
   char* raw;            // a panel from a pool of rows
   // What was read: [units][panel] of each panel ...
   const Unit* keys[panels];
@@ -72,18 +89,27 @@ struct Reader {
     for (const Unit*& of_panel : keys) of_panel = of_panel ? of_panel : any;  // of use to nobody
   }
 
+  // Where values are the last numbers of keys: those of n dimensions from ``first`` on.
+  void turn_keys(const Chunk& columns, int64_t first, int64_t n) {
+    value_stride = round_up(n, 16);
+    const int64_t unit = (a.key_dim - a.value_dim + first) / per_unit;
+    for (int p = 0; p < panels; p++) {
+      if (!seen(columns, p)) continue;
+      Unit* room = value_room + p * (panel / per_unit) * value_stride;
+      turn_panel(keys[p] + unit * panel, n / per_unit, room);
+      values[p] = room - first;
+    }
+    end_pair(columns, first);
+  }
+
   void read_values(const Chunk& columns, int64_t shift) {
     const int64_t dim = a.value_dim;
-    bool direct = a.values && as_stored && in_panels && dim % 16 == 0;
+    bool direct = as_stored && in_panels && dim % 16 == 0;
     value_stride = direct ? dim : value_width;
     for (int p = 0; p < panels; p++) {
       if (!seen(columns, p)) continue;
       Unit* room = value_room + p * (panel / per_unit) * value_width;
       values[p] = room;
-      if (!a.values) {
-        turn_keys(keys[p], room);
-        continue;
-      }
       const char* from = in_panels ? value_panel(columns, shift, p) : raw;
       if (!in_panels) gather_values(columns, shift, p);
       if constexpr (bits<KV> == 4) {
@@ -93,12 +119,7 @@ struct Reader {
       }
       if (direct) values[p] = (const Unit*)from;
     }
-    // Of the last pair one may be of a column that nobody has written yet.
-    if (per_unit == 2 && columns.end % 2) {
-      const Unit* from = value_units(columns.end / 2);
-      for (int64_t i = 0; i < value_stride; i += W)
-        write(last_value + i, (U)(read<U>(from + i) & 0xffffu));
-    }
+    end_pair(columns, 0);
   }
 
   // Of a pair of columns, where they stay whole.
@@ -114,21 +135,22 @@ struct Reader {
   // The units of a pair of columns, or null if neither is seen.
   const Unit* pair_or_null(const Chunk& columns, int pair) const {
     if (pair * 2 + 1 < columns.first || pair * 2 >= columns.end) return nullptr;
-    return pair * 2 + 1 == columns.end ? last_value : value_units(pair);
+    return pair * 2 + 1 == columns.end ? last_pair : value_units(pair);
   }
 
-  // body(unit, values, n) for runs of n units of the columns' values, in their order.
-  template <class Body>
+  // body(unit, values, n) for runs of n units of the columns' values, in their order. ``Turned``: they
+  // come of keys, and are one run.
+  template <bool Turned = false, class Body>
   __attribute__((always_inline)) void for_runs(const Chunk& columns, const Body& body) const {
     constexpr int of_panel = panel / per_unit;
     int unit = columns.first / per_unit, end = columns.end / per_unit;
     while (unit < end) {
       int run = of_panel - unit % of_panel;
-      if (run > end - unit) run = end - unit;
+      if (Turned || run > end - unit) run = end - unit;
       body(unit, value_units(unit), run);
       unit += run;
     }
-    if (per_unit == 2 && columns.end % 2) body(end, last_value, 1);
+    if (per_unit == 2 && columns.end % 2) body(end, last_pair, 1);
   }
 
   // Memory to come, line by line while something is computed: what it has of 16 columns. What is
@@ -156,6 +178,15 @@ struct Reader {
   }
 
  private:
+  // Of the last pair one may be of a column that nobody has written yet.
+  void end_pair(const Chunk& columns, int64_t first) {
+    if (per_unit == 1 || columns.end % 2 == 0) return;
+    const Unit* from = value_units(columns.end / 2) + first;
+    for (int64_t i = 0; i < value_stride; i += W)
+      write(last_value + i, (U)(read<U>(from + i) & 0xffffu));
+    last_pair = last_value - first;
+  }
+
   const char* key_panel(const Chunk& columns, int64_t shift, int p) const {
     return (const char*)a.keys + bytes_of<KV>((row_of(columns, p) + shift) * a.key_dim);
   }
@@ -163,11 +194,9 @@ struct Reader {
     return (const char*)a.values + bytes_of<KV>((row_of(columns, p) + shift) * a.value_dim);
   }
 
-  // Where values are the last numbers of keys: of a panel's units, those of its columns.
-  void turn_keys(const Unit* from, Unit* out) const {
+  // Units of a panel's keys, as those of its columns.
+  void turn_panel(const Unit* from, int64_t units, Unit* out) const {
     constexpr int lanes = per_unit, columns = W / per_unit;
-    const int64_t units = a.value_dim / per_unit;
-    from += (a.key_dim - a.value_dim) / per_unit * panel;
     int64_t u = 0;
     for (; u + columns <= units; u += columns) {
       for (int first = 0; first < panel; first += W) {
@@ -175,19 +204,19 @@ struct Reader {
         for (int i = 0; i < columns; i++) turned[i] = turn_pairs(from + (u + i) * panel + first);
         transpose<lanes>(turned);
         for (int i = 0; i < columns; i++)
-          write(out + (first / lanes + i) * value_width + u * lanes, turned[i]);
+          write(out + (first / lanes + i) * value_stride + u * lanes, turned[i]);
       }
     }
     for (; u < units; u++) {
       for (int first = 0; first < panel; first += W) {
         F turned = turn_pairs(from + u * panel + first);
         for (int i = 0; i < W; i++)
-          __builtin_memcpy(out + (first + i) / lanes * value_width + u * lanes + i % lanes,
+          __builtin_memcpy(out + (first + i) / lanes * value_stride + u * lanes + i % lanes,
                            (const char*)&turned + i * 4, 4);
       }
     }
     for (int i = 0; i < panel / lanes; i++) {
-      for (int64_t d = units * lanes; d < value_width; d++) out[i * value_width + d] = Unit{};
+      for (int64_t d = units * lanes; d < value_stride; d++) out[i * value_stride + d] = Unit{};
     }
   }
   // Units of neighbouring keys: pairs of dimensions become pairs of keys.

@@ -72,30 +72,49 @@ def test_latents_of_fewer_bits(name: str, dims: tuple[int, int], form: torch.dty
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize(
+    ("heads", "dims", "context"), [(8, (96, 64), 300), (16, (576, 512), 90)], ids=str
+)
 @pytest.mark.parametrize("name", TESTED)
-def test_a_row_has_the_bits_that_it_has_alone(name: str, form: torch.dtype | None) -> None:
-    context, spec, kernels = 300, AttentionSpec(0.2), CPUKernels(name)
-    whole = latent_case(torch.bfloat16, 16, (96, 64), 16, ((context, context),))
+def test_a_row_has_the_bits_that_it_has_alone(
+    name: str, heads: int, dims: tuple[int, int], context: int, form: torch.dtype | None
+) -> None:
+    """In prompts many rows are in lanes; in decoding few are, or those that share blocks."""
+    spec, kernels = AttentionSpec(0.2), CPUKernels(name)
+    whole = latent_case(torch.bfloat16, heads, dims, 16, ((context, context),))
     kv = to_tiles(kernels, rounded(whole, form))
     plan, keys = kernels.plan(whole.batch), whole.new(whole.keys)
     expected = kernels.attend(whole.query, keys, whole.new(whole.values), kv, spec, plan)
+    kv_group = whole.batch.kv_groups[0]
+
+    def again(ends: tuple[int, ...], new: int) -> None:
+        """New tokens of sequences with one table, which end there."""
+        here = torch.cat([torch.arange(end - new, end) for end in ends])
+        batch = replace(
+            whole.batch,
+            positions=whole.batch.positions[here],
+            query_starts=tuple(range(0, len(here) + 1, new)),
+            context_lens=torch.tensor(ends),
+            output_starts=torch.tensor(ends),
+            kv_groups=(
+                kv_group._replace(
+                    slots=kv_group.slots[here],
+                    block_tables=kv_group.block_tables.repeat(len(ends), 1),
+                    num_dropped=kv_group.num_dropped.repeat(len(ends)),
+                ),
+            ),
+        )
+        key = keys[here]
+        found = kernels.attend(
+            whole.query[here], key, key[..., -dims[1] :], kv, spec, kernels.plan(batch)
+        )
+        assert torch.equal(found, expected[here]), (ends, new)
+
     before = torch.get_num_threads()
     try:
         for new, threads in ((1, 1), (1, 3), (2, 1), (37, 2)):
             torch.set_num_threads(threads)
-            for end in (context, context - 43):
-                here, kv_group = slice(end - new, end), whole.batch.kv_groups[0]
-                batch = replace(
-                    whole.batch,
-                    positions=whole.batch.positions[here],
-                    query_starts=(0, new),
-                    context_lens=torch.tensor([end]),
-                    kv_groups=(kv_group._replace(slots=kv_group.slots[here]),),
-                )
-                key = keys[here]
-                found = kernels.attend(
-                    whole.query[here], key, key[..., -64:], kv, spec, kernels.plan(batch)
-                )
-                assert torch.equal(found, expected[here]), (new, threads, end)
+            for ends in ((context,), (context - 43,), (context, context - 1, context - 2)):
+                again(ends, new)
     finally:
         torch.set_num_threads(before)
