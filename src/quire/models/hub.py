@@ -206,8 +206,7 @@ def why_unreached(most: float = 5.0) -> str | None:
 
     most: seconds to wait for its answer.
     """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import constants, get_session
 
     if is_offline():
         return "HF_HUB_OFFLINE says that nothing may be downloaded"
