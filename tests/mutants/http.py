@@ -462,4 +462,19 @@ MUTANTS = (
         "tests/pure/tools/test_doctor.py"
         "::test_another_distribution_with_a_module_of_our_name_is_found",
     ),
+    Mutant(
+        "who names a model that cannot be had now is told of another",
+        "src/quire/tools/commands/nearest.py",
+        "if wanted in known:",
+        'if wanted == "":',
+        "tests/pure/tools/test_nearest.py::test_the_suggested_name_that_comes_near",
+    ),
+    Mutant(
+        "without PyTorch doctor advises a compiler",
+        "src/quire/tools/doctor/advice.py",
+        "*(_computing(facts) if facts.torch_missing is None else _without_torch(facts)),",
+        "*_computing(facts),",
+        "tests/pure/tools/test_nearest.py"
+        "::test_without_pytorch_a_command_says_so_and_doctor_what_to_do",
+    ),
 )

@@ -3,6 +3,7 @@
 QuireError
 ├── ConfigError    a setting is unknown, out of range, or contradicts another
 ├── ModelError     a model's directory, config, weights or tokenizer cannot be used
+│   └── ModelNotFoundError    nothing is there by its name, or it cannot be had now
 ├── RequestError   a request cannot be served as it is; ``field`` names the culprit
 │   ├── ContextLengthError    its prompt is longer than there is room for
 │   ├── UnknownAdapterError   it names an adapter that is not loaded
@@ -28,6 +29,7 @@ __all__ = [
     "ContextLengthError",
     "EngineError",
     "ModelError",
+    "ModelNotFoundError",
     "OverloadedError",
     "QueueFullError",
     "QueueTimeoutError",
@@ -59,6 +61,17 @@ class ConfigError(QuireError, ValueError):
 
 class ModelError(QuireError):
     """A model's directory, config, weights or tokenizer cannot be used."""
+
+
+class ModelNotFoundError(ModelError):
+    """Nothing is there by a model's name, or it cannot be had now.
+
+    ``name`` is a path, or what Hugging Face calls it.
+    """
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class RequestError(QuireError, ValueError):

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from quire.core.errors import ModelError
+from quire.core.errors import ModelError, ModelNotFoundError, reason
 
 MODEL_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 """Of a repository: weights, configs, tokenizer and chat template, and how vectors are pooled."""
@@ -201,6 +201,22 @@ def is_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
+def why_unreached(most: float = 5.0) -> str | None:
+    """Why Hugging Face, or what HF_ENDPOINT names, does not answer now; None: it does.
+
+    most: seconds to wait for its answer.
+    """
+    from huggingface_hub import constants, get_session
+
+    if is_offline():
+        return "HF_HUB_OFFLINE says that nothing may be downloaded"
+    try:
+        status = get_session().head(constants.ENDPOINT, timeout=most).status_code
+    except Exception as error:  # of whichever HTTP library it uses
+        return f"{constants.ENDPOINT} cannot be reached: {reason(error)}"
+    return f"{constants.ENDPOINT} answers with status {status}" if status >= 400 else None
+
+
 def cached_models(download_dir: str | None = None) -> list[CachedModel]:
     """Every model in the cache, by name."""
     from huggingface_hub import scan_cache_dir
@@ -230,26 +246,27 @@ def _failures_of(name: str, revision: str | None) -> Iterator[None]:
         RevisionNotFoundError,
     )
 
+    unknown = f"cannot load {name}: "
     try:
         yield
         return
     except HFValidationError:
-        reason = "it is neither a directory nor a valid Hugging Face name"
+        unknown += "it is neither a directory nor a valid Hugging Face name"
     except GatedRepoError:
-        reason = (
-            "its owner asks for access first; log in to Hugging Face with an account that has it, "
-            "or set HF_TOKEN"
-        )
+        raise ModelError(
+            f"cannot load {name}: its owner asks for access first; log in to Hugging Face with an "
+            "account that has it, or set HF_TOKEN"
+        ) from None
     except RevisionNotFoundError:
-        reason = f"it has no revision {revision}"
+        raise ModelError(f"cannot load {name}: it has no revision {revision}") from None
     except RepositoryNotFoundError:
-        reason = (
+        unknown += (
             "there is no such directory, and no such repository on Hugging Face, unless it is "
             "private, and HF_TOKEN has no access to it"
         )
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
-        reason = "it is not a directory, not in the cache, and Hugging Face cannot be reached"
-        reason += " (HF_HUB_OFFLINE)" if is_offline() else ""
+        unknown += "it is not a directory, not in the cache, and Hugging Face cannot be reached"
+        unknown += " (HF_HUB_OFFLINE)" if is_offline() else ""
     except (HfHubHTTPError, OSError) as error:
-        reason = f"the download failed: {error}"
-    raise ModelError(f"cannot load {name}: {reason}")
+        unknown += f"the download failed: {error}"
+    raise ModelNotFoundError(unknown, name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from quire.core.errors import ConfigError, ModelError
+from quire.core.errors import ConfigError, ModelError, ModelNotFoundError
 from quire.kernels.compiled import KERNELS, need
 from quire.kernels.dispatch import choose_products
 from quire.kernels.heap import give_memory_back
@@ -75,7 +75,7 @@ def resolve_model(
         return directory / choose_gguf(name, (file.name for file in directory.iterdir()), wanted)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         kind = "file" if is_gguf(path) else "directory"
-        raise ModelError(f"{name_or_dir} is not a {kind}")
+        raise ModelNotFoundError(f"{name_or_dir} is not a {kind}", str(name_or_dir))
     if wanted is not None:
         return gguf_file(name, wanted, revision, download_dir)
     return snapshot(name, revision, download_dir)

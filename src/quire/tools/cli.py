@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from io import TextIOWrapper
 from pathlib import Path
 
-from quire.core.errors import QuireError
+from quire.core.errors import DOCTOR, ModelNotFoundError, QuireError
 from quire.core.version import __version__
 from quire.engine.streams import nobody_waits
 from quire.kernels.threads import wait_briefly
@@ -44,6 +44,14 @@ def _run(arguments: argparse.Namespace) -> int:
         status = run(arguments)
         sys.stdout.flush()  # here, where a closed pipe can be handled
         return status
+    except ModelNotFoundError as error:
+        from quire.tools.commands.nearest import hint
+
+        return _failed(f"{error}; {hint(error.name)}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return _failed(f"PyTorch is not installed, without which no model runs; {DOCTOR}")
     except QuireError as error:
         return _failed(str(error))
     except KeyboardInterrupt:

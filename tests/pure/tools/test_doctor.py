@@ -28,7 +28,8 @@ def test_a_healthy_machine_needs_no_advice() -> None:
     assert advise(HEALTHY) == []
     text = "\n".join(describe(HEALTHY))
     assert "at most 40 tokens/s" in text and "not amx: the processor has no amx_tile" in text
-    assert "no limits" in text
+    assert "no limits" in text and "Hugging Face answers" in text
+    assert "no route" in "\n".join(describe(replace(HEALTHY, hub_missing="no route")))
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,7 @@ def test_a_healthy_machine_needs_no_advice() -> None:
         ({"huge_pages": "never"}, "no huge pages", "echo madvise"),
         ({"free": GIB}, "only 1.0 GiB", "quire models"),
         ({"most_connections": 128}, "128 connections", "ulimit -n"),
+        ({"torch_missing": "no module", "kernels": None}, "PyTorch cannot", "pip install torch"),
         ({"namesakes": ("quire-x",)}, "quire-x has a module", "uninstall quire-x quire-llm"),
     ],
 )

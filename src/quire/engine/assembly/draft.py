@@ -95,7 +95,8 @@ def _named(name: str) -> Iterator[None]:
     try:
         yield
     except (ConfigError, ModelError) as error:
-        raise type(error)(f"speculative_config: model {name}: {error}") from error
+        error.args = (f"speculative_config: model {name}: {error}",)
+        raise
 
 
 def _vocabulary(directory: Path) -> Mapping[str, int] | None:

@@ -53,11 +53,14 @@ def describe(facts: Facts) -> list[str]:
         "threads": _threads(facts),
         "GPU": _gpus(facts),
         "models": f"in {facts.models}, {size(facts.models_free)} free",
+        "downloads": facts.hub_missing or "Hugging Face answers",
     }
     return [facts.versions, *(f"  {name:<12}{text}" for name, text in rows.items())]
 
 
 def _kernels(facts: Facts) -> str:
+    if facts.torch_missing is not None:
+        return "none, as there is no PyTorch"
     if facts.kernels is None:
         return "none: plain PyTorch computes"
     reasons = "; ".join(f"not {build}: {why}" for build, why in facts.refusals.items())
@@ -87,7 +90,7 @@ def _container(facts: Facts) -> str:
 
 def _threads(facts: Facts) -> str:
     variables = ", ".join(f"{name}={value}" for name, value in facts.variables.items())
-    return f"{facts.threads} compute" + (f" ({variables})" if variables else "")
+    return f"{facts.threads or 'none'} compute" + (f" ({variables})" if variables else "")
 
 
 def _gpus(facts: Facts) -> str:

@@ -8,7 +8,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, ModelNotFoundError
 from quire.core.protocol.parameters import description
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.engine.config import EngineConfig
@@ -148,13 +148,13 @@ def help_of(name: str) -> str:
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of EngineConfig, as the flags give them.
 
-    ConfigError for a model's path where nothing is: what loads models takes seconds to be loaded.
+    ModelNotFoundError for a path where nothing is: what loads models takes seconds to be loaded.
     """
     model = arguments.model
     if model is not None and model.startswith(("/", "./", "../")):
         path = Path(split_file(model)[0])
         if not path.exists() and not Path(model).exists():
-            raise ConfigError(f"model {model}: there is no such file or directory")
+            raise ModelNotFoundError(f"model {model}: there is no such file or directory", model)
     return {field.name: getattr(arguments, field.name) for field in fields(EngineConfig)}
 
 

@@ -26,9 +26,7 @@ def advise(facts: Facts) -> list[Advice]:
     """Advice, the most important first."""
     return [
         *_namesakes(facts),
-        *_kernels(facts),
-        *_gpus(facts),
-        *_cores(facts),
+        *(_computing(facts) if facts.torch_missing is None else _without_torch(facts)),
         *_memory(facts),
         *_limits(facts),
     ]
@@ -42,6 +40,20 @@ def _namesakes(facts: Facts) -> Iterator[Advice]:
             "that was installed last",
             f"pip uninstall {others} quire-llm, and then install quire-llm again",
         )
+
+
+def _without_torch(facts: Facts) -> Iterator[Advice]:
+    yield Advice(
+        f"PyTorch cannot be loaded ({facts.torch_missing}), without which no model runs",
+        "pip install torch (where there is no GPU its CPU builds are a sixth as large: "
+        "--index-url https://download.pytorch.org/whl/cpu)",
+    )
+
+
+def _computing(facts: Facts) -> Iterator[Advice]:
+    yield from _kernels(facts)
+    yield from _gpus(facts)
+    yield from _cores(facts)
 
 
 def _kernels(facts: Facts) -> Iterator[Advice]:

@@ -6,16 +6,18 @@ import os
 import platform
 import shutil
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
+from quire.core.errors import reason
 from quire.core.version import __version__
 from quire.execution.free_memory import free_memory
 from quire.execution.memory_limits import tightest
 from quire.http.config.server import most_connections
 from quire.kernels.compiled import KERNELS, why_missing
 from quire.kernels.threads import cpu_quota, usable_cores
-from quire.models.hub import cache_directory
+from quire.models.hub import cache_directory, why_unreached
 from quire.tools.bench.machine import OthersShare, cpu_model, read_bandwidth
 from quire.tools.doctor import system
 
@@ -48,30 +50,23 @@ class Facts:
     threads: int
     variables: dict[str, str]  # that OpenMP reads
     gpus: list[str]
-    torch_build: str
+    torch_build: str  # its CUDA's version, or cpu; empty: there is no PyTorch
     uses_gpu: bool
     most_connections: int | None  # that the limit of open files leaves
     models: str
     models_free: int
     limited_by: str = ""  # what sets ``memory_limit``
     namesakes: tuple[str, ...] = ()  # other distributions that install a module ``quire``
+    torch_missing: str | None = None  # why PyTorch cannot be loaded
+    hub_missing: str | None = None  # why no model can be downloaded now
 
 
 def gather() -> Facts:
-    """Takes a second or two: memory is read for half of one."""
-    import torch
-
-    kernels, refusals, missing = _kernels()
-    threads = min(torch.get_num_threads(), usable_cores())
-    torch.set_num_threads(threads)
-    others = OthersShare()
-    bandwidth = read_bandwidth()
+    """Takes a second or two: memory is read for half of one, and Hugging Face is asked."""
     models = cache_directory()
     limit = tightest()
     existing = next(path for path in (models, *models.absolute().parents) if path.exists())
     return Facts(
-        versions=f"Quire {__version__}, Python {platform.python_version()}, torch "
-        f"{torch.__version__}, {platform.system()} {platform.release()}",
         processor=cpu_model(),
         cpus=os.cpu_count() or 1,
         cores=usable_cores(),
@@ -81,23 +76,47 @@ def gather() -> Facts:
         memory=int(psutil.virtual_memory().total),
         free=free_memory(),
         memory_limit=None if limit is None else limit.size,
-        bandwidth=bandwidth,
-        others_share=others.so_far(),
         huge_pages=system.huge_pages(),
-        kernels=kernels,
-        refusals=refusals,
-        kernels_missing=missing,
-        threads=threads,
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
         gpus=system.gpus(),
-        torch_build=str(torch.version.cuda or "cpu"),
-        uses_gpu=torch.cuda.is_available(),
         most_connections=most_connections(),
         models=str(models),
         models_free=shutil.disk_usage(existing).free,
         limited_by="" if limit is None else limit.name,
         namesakes=system.namesakes(),
+        hub_missing=why_unreached(),
+        **_computing(),
     )
+
+
+def _computing() -> dict[str, Any]:
+    """The facts for which PyTorch is asked, or what is so without it."""
+    system_name = f"{platform.system()} {platform.release()}"
+    versions = f"Quire {__version__}, Python {platform.python_version()}, {system_name}, torch"
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # it is not installed, or something it needs is not
+        why = reason(error)
+        return {
+            "versions": f"{versions} none", "torch_missing": why, "torch_build": "",
+            "uses_gpu": False, "threads": 0, "bandwidth": None, "others_share": 0.0,
+            "kernels": None, "refusals": {}, "kernels_missing": why,
+        }  # fmt: skip
+    kernels, refusals, missing = _kernels()
+    threads = min(torch.get_num_threads(), usable_cores())
+    torch.set_num_threads(threads)
+    others = OthersShare()
+    return {
+        "versions": f"{versions} {torch.__version__}",
+        "torch_build": str(torch.version.cuda or "cpu"),
+        "uses_gpu": torch.cuda.is_available(),
+        "threads": threads,
+        "bandwidth": read_bandwidth(),
+        "others_share": others.so_far(),
+        "kernels": kernels,
+        "refusals": refusals,
+        "kernels_missing": missing,
+    }
 
 
 def _kernels() -> tuple[str | None, dict[str, str], str | None]:

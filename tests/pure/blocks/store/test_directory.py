@@ -92,7 +92,8 @@ class Directories(RuleBasedStateMachine):
             assert engine.num_bytes == len(self.kept) * TAKEN <= self.most * TAKEN
 
     def teardown(self) -> None:
-        shutil.rmtree(self.path)
+        if hasattr(self, "path"):
+            shutil.rmtree(self.path)
 
 
 TestDirectories = Directories.TestCase
