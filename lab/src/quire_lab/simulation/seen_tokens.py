@@ -10,6 +10,8 @@ from quire.core.protocol import Sight
 class SeenTokens:
     """How many tokens rows see in a step, one more each time, as far as some of the layers see.
 
+    Whole numbers, so that the sum is the same in whatever order rows are looked at.
+
     totals: those of the next step, by sight.
     """
 

@@ -17,12 +17,12 @@ from functools import partial
 from quire.core.kv_groups import sights_of
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockMove, BlockTable, KVAllocator, Usage, Window
-from quire.core.protocol import Beside, Chunk, Readout
+from quire.core.protocol import Chunk, DecodingBeside, Readout
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
 from quire_lab.simulation.live import LiveRequest
 from quire_lab.simulation.seen_tokens import SeenTokens
-from quire_lab.simulation.steady_room import Room
+from quire_lab.simulation.steady_room import SteadyRoom
 
 NEXT = Readout()
 """One sample, after the last token."""
@@ -73,7 +73,7 @@ class SteadyDecoding:
         self._live = live
         self._allocator: KVAllocator = scheduler.allocator
         self._cache = scheduler.prefix_cache
-        self._room = Room(scheduler.allocator, limits, is_named=self._cache is not None)
+        self._room = SteadyRoom(scheduler.allocator, limits, is_named=self._cache is not None)
         self._windows = [one.window for one in limits.kv_groups if one.window is not None]
         self._rows: dict[int, SteadyRow] = {}  # in the queue, by number
         self._groups: Counter[SequenceGroup] = Counter()  # rows of each, in the queue's order
@@ -91,9 +91,9 @@ class SteadyDecoding:
         return len(self._groups)
 
     @property
-    def work(self) -> Beside:
+    def work(self) -> DecodingBeside:
         """Its part of the next step."""
-        return Beside(len(self._rows), (*self.seen.totals,))
+        return DecodingBeside(len(self._rows), (*self.seen.totals,))
 
     @property
     def next_end(self) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from quire.core.limits import EngineLimits
 from quire.core.memory import KVAllocator, LayeredAllocator
+from quire.core.memory.layered import GroupAllocator
 from quire_lab.contiguous import PAGED, name_of
 
 
-class Room:
+class SteadyRoom:
     """What an allocator has for branches of which each takes a block in every KV group at a time.
 
     Whatever is answered is sure, and no is answered where it is not.
@@ -21,8 +23,11 @@ class Room:
     def __init__(self, allocator: KVAllocator, limits: EngineLimits, *, is_named: bool) -> None:
         self.is_paged = name_of(limits) == PAGED
         self._allocator = allocator
-        layered = isinstance(allocator, LayeredAllocator)
-        groups = tuple(allocator.kv_groups) if layered else (allocator,)
+        groups: tuple[GroupAllocator, ...]
+        if isinstance(allocator, LayeredAllocator):
+            groups = allocator.kv_groups
+        else:  # of one KV group, or regions, of which nothing is asked
+            groups = (cast(GroupAllocator, allocator),)
         self._states = groups[-1] if limits.states is not None else None
         self._growing = groups[:-1] if self._states is not None else groups
         self._shares_pages = limits.share is not None

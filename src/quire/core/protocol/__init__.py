@@ -29,7 +29,7 @@ from quire.core.protocol.step import (
     confirmed,
 )
 from quire.core.protocol.structured_outputs import Reasoning, StructuredOutputs
-from quire.core.protocol.work import EVERYTHING, NOBODY, Beside, Sight, Work, seen, work_of
+from quire.core.protocol.work import EVERYTHING, NOBODY, DecodingBeside, Sight, Work, seen, work_of
 
 __all__ = [
     "EVERYTHING",
@@ -39,9 +39,9 @@ __all__ = [
     "TO_DRAFT",
     "Adapter",
     "Behind",
-    "Beside",
     "Chunk",
     "Decision",
+    "DecodingBeside",
     "Executor",
     "FinishReason",
     "Forked",
