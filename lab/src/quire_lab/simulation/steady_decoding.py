@@ -17,7 +17,7 @@ from functools import partial
 from quire.core.kv_groups import sights_of
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockMove, BlockTable, KVAllocator, Usage, Window
-from quire.core.protocol import Chunk, DecodingBeside, Readout
+from quire.core.protocol import Chunk, Decoders, Readout
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
 from quire_lab.simulation.live import LiveRequest
@@ -91,9 +91,9 @@ class SteadyDecoding:
         return len(self._groups)
 
     @property
-    def work(self) -> DecodingBeside:
+    def work(self) -> Decoders:
         """Its part of the next step."""
-        return DecodingBeside(len(self._rows), (*self.seen.totals,))
+        return Decoders(len(self._rows), (*self.seen.totals,))
 
     @property
     def next_end(self) -> int:

@@ -29,7 +29,7 @@ from quire.core.protocol.step import (
     confirmed,
 )
 from quire.core.protocol.structured_outputs import Reasoning, StructuredOutputs
-from quire.core.protocol.work import EVERYTHING, NOBODY, DecodingBeside, Sight, Work, seen, work_of
+from quire.core.protocol.work import EVERYTHING, NOBODY, Decoders, Sight, Work, seen, work_of
 
 __all__ = [
     "EVERYTHING",
@@ -41,7 +41,7 @@ __all__ = [
     "Behind",
     "Chunk",
     "Decision",
-    "DecodingBeside",
+    "Decoders",
     "Executor",
     "FinishReason",
     "Forked",

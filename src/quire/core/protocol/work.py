@@ -57,14 +57,14 @@ class Sight(NamedTuple):
 EVERYTHING = (Sight(1, None),)
 
 
-class DecodingBeside(NamedTuple):
+class Decoders(NamedTuple):
     """Sequences that decode in a step, and are not among its chunks."""
 
     num_seqs: int
     contexts: Sequence[int]  # tokens that they see, by sight
 
 
-NOBODY = DecodingBeside(0, ())
+NOBODY = Decoders(0, ())
 
 
 def seen(sights: Sequence[Sight], contexts: Sequence[int]) -> float:
@@ -72,9 +72,7 @@ def seen(sights: Sequence[Sight], contexts: Sequence[int]) -> float:
     return sum(sight.share * one for sight, one in zip(sights, contexts, strict=True))
 
 
-def work_of(
-    step: Step, sights: Sequence[Sight] = EVERYTHING, others: DecodingBeside = NOBODY
-) -> Work:
+def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING, others: Decoders = NOBODY) -> Work:
     prefill_tokens = draft_tokens = 0
     decode_seqs = samples = others.num_seqs
     pairs = prefill_context = 0.0 if sights is not EVERYTHING else 0
