@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "sequences that are to fork are owed no slots",
         f"{_MEMORY}/states.py",
-        "return max(len(on_device) + coming, headroom) - len(set(on_device))",
+        "return max(on_device + coming, headroom) - self.device.num_held",
         "return coming",
         f"{_SNAPSHOTS}::test_snapshots_never_cause_a_lack_of_room",
     ),

@@ -9,7 +9,38 @@ _BUDDY, _TRACES = f"{_OF_LAB}/contiguous/test_buddy.py", f"{_OF_LAB}/workload/te
 _COMBINATION = f"{_OF_LAB}/simulation/test_combination.py"
 _ENGINES = f"{_OF_LAB}/simulation/test_engines.py"
 
+_AHEAD = f"{_OF_LAB}/simulation/test_skip_ahead.py"
+_KEPT = f"{_AHEAD}::test_what_layers_keep_is_the_same"
+
 MUTANTS = (
+    Mutant(
+        "a window leaves nothing behind where decoding begins",
+        f"{_LAB}/simulation/steady_decoding.py",
+        "self._plan_take(row, steps, 0 if self._windows else room)",
+        "self._plan_take(row, steps, room)",
+        _KEPT,
+    ),
+    Mutant(
+        "states are copied where nobody looks",
+        f"{_LAB}/simulation/steady_decoding.py",
+        "many = not self._room.copies_states and self._room",
+        "many = self._room",
+        _KEPT,
+    ),
+    Mutant(
+        "what is seen grows a step longer than a window",
+        f"{_LAB}/simulation/seen_tokens.py",
+        "full, when = self._full[index], step + most - num_tokens",
+        "full, when = self._full[index], step + most - num_tokens + 1",
+        f"{_AHEAD}::test_steps_of_windows_and_of_states_are_skipped_too",
+    ),
+    Mutant(
+        "who waits is not asked again as windows leave blocks",
+        f"{_LAB}/simulation/fast_forward.py",
+        "self._time_matters |= any(",
+        "self._forgets = any(",
+        _KEPT,
+    ),
     Mutant(
         "kernels of prompts are launched for nothing",
         f"{_LAB}/simulation/roofline.py",

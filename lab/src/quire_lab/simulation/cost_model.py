@@ -56,15 +56,6 @@ class CostsWithDraft:
         )
 
 
-def decoding(num_seqs: int, context: int) -> Work:
+def decoding(num_seqs: int, context: float) -> Work:
     """The work of a step that only decodes."""
     return Work(0, 0, 0, num_seqs, context, num_seqs, 0, 0)
-
-
-def beside(work: Work, num_seqs: int, context: int) -> Work:
-    """Others' work, and this many sequences that decode beside them."""
-    return work._replace(
-        decode_seqs=work.decode_seqs + num_seqs,
-        decode_context=work.decode_context + context,
-        samples=work.samples + num_seqs,
-    )

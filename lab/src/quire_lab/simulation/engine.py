@@ -16,12 +16,12 @@ from quire.core.errors import RequestError
 from quire.core.kv_groups import sights_of
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource, Usage
-from quire.core.protocol import Decision, Outcome, Progress, Step, Verdict, work_of
+from quire.core.protocol import NOBODY, Decision, Outcome, Progress, Step, Verdict, work_of
 from quire.core.scheduling import WaitEstimate
 from quire.core.scheduling.admission import SchedulerStats
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation.acceptance import Profiles
-from quire_lab.simulation.cost_model import CostModel, beside
+from quire_lab.simulation.cost_model import CostModel
 from quire_lab.simulation.draft_model import SimulatedDraftModel
 from quire_lab.simulation.fast_forward import FastForward
 from quire_lab.simulation.live import LiveRequest, RequestMaker
@@ -120,8 +120,8 @@ class SimulatedEngine:
     @property
     def usage(self) -> Usage:
         """The pool's slots during the step under way, or since the last one."""
-        known = self.scheduler.allocator if self._steady is None else self._steady
-        return known.usage()
+        told = self.scheduler.allocator.usage()
+        return told if self._steady is None else self._steady.usage(told)
 
     @property
     def backlog(self) -> int:
@@ -251,16 +251,14 @@ class SimulatedEngine:
         scheduler = self.scheduler
         if self.speculation is not None:
             self.speculation.propose(scheduler)
-        steady, context = self._steady, 0 if self._steady is None else self._steady.context
-        step = scheduler.schedule(now, None if steady is None else partial(steady.step, now))
+        steady, others = self._steady, NOBODY if self._steady is None else self._steady.work
+        step = scheduler.schedule(now, None if steady is None else partial(_lead, steady, now))
         if self._on_step is not None:
             self._on_step(now, step)
         if self.observer is not None:
             self.observer.planned(step)
         self._decide(now, step.decisions)
-        work = work_of(step, self._sights)
-        if steady is not None:
-            work = beside(work, len(steady), context)
+        work = work_of(step, self._sights, others)
         if self._idle:
             work, self._idle = work._replace(woken=1), False
         seconds = self._cost_model.seconds(work)
@@ -271,7 +269,7 @@ class SimulatedEngine:
             visit, self._visit = self._visit, None
             visit.look(now)
         running = scheduler.num_running_seqs
-        usage = step.usage if steady is None else steady.usage()
+        usage = step.usage if steady is None else steady.usage(step.usage)
         self._begin(UnderWay(now, usage, running, self._num_waiting))
         yield end, ENDS
         self._end(end, work.num_tokens)
@@ -392,3 +390,9 @@ class SimulatedEngine:
     def _count_waits(self, run: SteadyRun) -> None:
         if run.num_waits:
             self.stats.decisions[Verdict.WAIT.value] += run.num_waits
+
+
+def _lead(steady: SteadyDecoding, now: float, step: Step) -> tuple[int, int]:
+    """Let these have a part in the step before all others."""
+    step.moves.extend(steady.step(now))
+    return steady.num_groups, len(steady)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from quire.core.limits import EngineLimits
 from quire.core.protocol import Progress, SchedulingPolicy, Step, Verdict
 from quire.core.scheduling import Scheduler
-from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation.live import LiveRequest
 from quire_lab.simulation.steady_decoding import NEXT, SteadyDecoding, only_decodes
 
@@ -23,14 +22,12 @@ class FastForward:
     ) -> None:
         self._scheduler = scheduler
         self._live = live
-        self._is_paged = name_of(limits) == PAGED
-        # Windows give blocks back as sequences grow, and states are copied at blocks' ends.
-        self._blocks_move = any(
-            kv_group.kept.forgets or kv_group.state is not None for kv_group in limits.kv_groups
-        )
+        self._limits = limits
         # Whether the next one may change though no request comes or ends, or it may be passed.
         fair = limits.scheduling_policy == SchedulingPolicy.FAIR.value
         self._time_matters = fair or limits.max_queue_time is not None or limits.max_loras > 0
+        # Or room comes without one: windows leave blocks behind.
+        self._time_matters |= any(one.kept.forgets for one in limits.kv_groups)
         self.mixes = not fair  # else each token counts for the choice of the next one
         self._blocked: str | None = None  # kept waiting by the last step, and nothing freed since
         self._may_fork = False  # the last step may have led to forks, whose moves are to come
@@ -48,11 +45,11 @@ class FastForward:
         mixes: although others may have to be prefilled and admitted beside them.
         """
         scheduler, running = self._scheduler, self._scheduler.running
-        if self._blocks_move or scheduler.sessions or not running:
+        if scheduler.sessions or not running:
             return None
         if not only_decodes(running[0] if mixes else running[-1]):
             return None
-        steady = SteadyDecoding(scheduler, self._live, is_paged=self._is_paged)
+        steady = SteadyDecoding(scheduler, self._live, self._limits)
         return steady if self.goes_on(steady, now, mixes=mixes) else None
 
     def goes_on(self, steady: SteadyDecoding, now: float, *, mixes: bool) -> bool:
@@ -67,7 +64,7 @@ class FastForward:
         ends.
         """
         scheduler = self._scheduler
-        if self._may_fork or steady.num_groups < len(scheduler.running):
+        if self._may_fork or steady.num_groups < len(scheduler.running) or steady.copies:
             return False
         first = scheduler.queue.first()
         if first is None:

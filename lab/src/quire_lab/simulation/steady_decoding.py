@@ -1,21 +1,28 @@
 """Branches that only decode, in steps that need not look at each of them.
 
-A simulated token only says which branch it belongs to. So of a step only three things must be
-known: which branches take a block, which fill one, and which texts end.
+A simulated token only says which branch it belongs to. So of a step only four things must be
+known: which branches take a block or give one back, which fill one, what all of them see together,
+and which texts end.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 
-from quire.core.memory import BlockTable, KVAllocator, Usage
-from quire.core.protocol import Chunk, Readout
+from quire.core.kv_groups import sights_of
+from quire.core.limits import EngineLimits
+from quire.core.memory import BlockMove, BlockTable, KVAllocator, Usage, Window
+from quire.core.protocol import Chunk, Decoders, Readout
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
 from quire_lab.simulation.live import LiveRequest
+from quire_lab.simulation.seen_tokens import SeenTokens
+from quire_lab.simulation.steady_room import SteadyRoom
 
 NEXT = Readout()
 """One sample, after the last token."""
@@ -23,7 +30,7 @@ NEXT = Readout()
 _TAKE, _FILL = 0, 1
 _Event = tuple[int, int, int]
 """What a step does beside adding a token to each branch, in the order in which it does it:
-(number of the group, _TAKE a block or _FILL one, number of the row)."""
+(number of the group, _TAKE blocks and give back others or _FILL one, number of the row)."""
 
 _NEAR = 16  # tokens; to look further for where a region ends costs more than to begin anew
 
@@ -55,15 +62,19 @@ class SteadyDecoding:
     """
 
     def __init__(
-        self, scheduler: Scheduler, live: Mapping[str, LiveRequest], *, is_paged: bool
+        self, scheduler: Scheduler, live: Mapping[str, LiveRequest], limits: EngineLimits
     ) -> None:
         self.num_steps = 0
-        self.context = 0  # tokens that the next step's rows see
+        self.num_appends = (
+            0  # in the allocator, whose slots have not changed as long as this has not
+        )
+        self.seen = SeenTokens(sights_of(limits.kv_groups))
         self._scheduler = scheduler
         self._live = live
         self._allocator: KVAllocator = scheduler.allocator
         self._cache = scheduler.prefix_cache
-        self._is_paged = is_paged
+        self._room = SteadyRoom(scheduler.allocator, limits, is_named=self._cache is not None)
+        self._windows = [one.window for one in limits.kv_groups if one.window is not None]
         self._rows: dict[int, SteadyRow] = {}  # in the queue, by number
         self._groups: Counter[SequenceGroup] = Counter()  # rows of each, in the queue's order
         self._numbers = 0  # rows that there have been
@@ -78,6 +89,11 @@ class SteadyDecoding:
     @property
     def num_groups(self) -> int:
         return len(self._groups)
+
+    @property
+    def work(self) -> Decoders:
+        """Its part of the next step."""
+        return Decoders(len(self._rows), (*self.seen.totals,))
 
     @property
     def next_end(self) -> int:
@@ -118,59 +134,84 @@ class SteadyDecoding:
             self._rows[row.number] = row
             self._groups[group] += 1
             self._ends.setdefault(end, []).append(row)
-            self.context += len(branch.token_ids)
-            self._plan(row, steps, room)
+            self.seen.add(len(branch.token_ids), steps)
+            self._plan_fill(row, steps, room)
+            # A window has left behind what the prompt's last chunk saw.
+            self._plan_take(row, steps, 0 if self._windows else room)
 
     def _rooms(self, group: SequenceGroup) -> list[int] | None:
         """Tokens that each branch can add where it is; None if one needs more than a new block."""
-        allocator = self._allocator
-        if not self._is_paged:
-            return _rooms_in_regions(allocator, group)
-        rooms = [-branch.num_computed % allocator.block_size for branch in group.branches]
-        takes = allocator.blocks_to_append({branch.seq_id: 1 for branch in group.branches})
-        return rooms if takes == rooms.count(0) else None  # else some are copied first
+        if not self._room.is_paged:
+            return _rooms_in_regions(self._allocator, group)
+        rooms = [-branch.num_computed % self._allocator.block_size for branch in group.branches]
+        new_tokens = {branch.seq_id: 1 for branch in group.branches}
+        return rooms if self._room.takes_only(rooms.count(0), new_tokens) else None
 
     # -- steps ---------------------------------------------------------------------------------
 
     @property
     def num_sure(self) -> int:
         """Steps that can be taken, whatever they take: no branch takes two blocks in as many."""
-        allocator = self._allocator
-        if self._is_paged and allocator.num_free_blocks >= len(self._rows):
-            return allocator.block_size
-        return 1
+        many = not self._room.copies_states and self._room.is_sure(len(self._rows))
+        return self._allocator.block_size if many else 1
 
     @property
     def can_step(self) -> bool:
         """Whether there is room for one more step."""
         events = self._events.get(self.num_steps)
-        if events is None or (self._is_paged and len(events) <= self._allocator.num_free_blocks):
+        if events is None or self._room.is_sure(len(events)):
             return True
-        takers = sum(kind == _TAKE and number in self._rows for _, kind, number in events)
-        return not takers or (self._is_paged and takers <= self._allocator.num_free_blocks)
+        takers = [row for row in map(self._rows.get, _takers(events)) if row is not None]
+        steps = self.num_steps + 1
+        return not takers or self._room.has(
+            {row.branch.seq_id: steps - row.settled for row in takers}
+        )
 
-    def step(self, now: float) -> tuple[int, int]:
-        """One more step, planned at ``now``; groups and tokens that it is for."""
+    @property
+    def copies(self) -> bool:
+        """Whether the next step copies a state, before it is written over."""
+        if not self._room.copies_states:
+            return False
+        rows = map(self._rows.get, _takers(self._events.get(self.num_steps, ())))
+        return any(row is not None and self._room.must_copy(row.branch.seq_id) for row in rows)
+
+    def step(self, now: float) -> list[BlockMove]:
+        """One more step, planned at ``now``; what it copies."""
         self._allocator.advance(now)
         if self._cache is not None and not self._cache.settled:
             self._cache.settle()
+        moves: list[BlockMove] = []
         events = self._events.pop(self.num_steps, None)
         if events is not None:
             events.sort()
+            takers: list[SteadyRow] = []  # of one group
             for _, kind, number in events:
                 row = self._rows.get(number)
-                if row is not None:
-                    (self._take if kind == _TAKE else self._fill)(row)
+                if row is None:
+                    continue
+                if takers and (kind == _FILL or row.group is not takers[0].group):
+                    moves += self._take(takers)
+                    takers = []
+                if kind == _FILL:
+                    self._fill(row)
+                else:
+                    takers.append(row)
+            if takers:
+                moves += self._take(takers)
         self.num_steps += 1
         self._ahead += len(self._rows)
-        self.context += len(self._rows)
-        return len(self._groups), len(self._rows)
+        self.seen.step(self.num_steps)
+        return moves
 
-    def usage(self) -> Usage:
+    def told(self) -> Usage:
+        """The pool's slots, as far as the allocator knows."""
+        return self._allocator.usage()
+
+    def usage(self, told: Usage) -> Usage:
         """The pool's slots during the step taken last."""
-        ahead = self._ahead
-        used, reserved, internal, *free = self._allocator.usage()
-        promised = 0 if self._is_paged else ahead  # regions are promised to them
+        ahead = self._ahead * self._room.slots_of_token
+        used, reserved, internal, *free = told
+        promised = 0 if self._room.is_paged else ahead  # regions are promised to them
         return Usage(used + ahead, reserved - promised, internal - ahead + promised, *free)
 
     def gaps(self, start: float, end: float) -> dict[float, int]:
@@ -195,7 +236,7 @@ class SteadyDecoding:
         self._groups[row.group] -= 1
         if not self._groups[row.group]:
             del self._groups[row.group]
-        self.context -= len(branch.token_ids) + 1
+        self.seen.remove(len(branch.token_ids) + 1, self.num_steps)
         token, prompt = [branch.token_ids[-1]], branch.num_prompt_tokens
         return Chunk(branch.seq_id, token, branch.num_computed, table, prompt, NEXT)
 
@@ -217,22 +258,46 @@ class SteadyDecoding:
         self._append(row, self.num_steps)
         branch.num_computed = row.known + steps - row.first
         _reach(branch, branch.num_computed + 1)
-        group.memory.hold(*self._allocator.blocks_held(group.tables()))
+        if not self._windows:  # else its first step has left behind what it holds until then
+            group.memory.hold(*self._allocator.blocks_held(group.tables()))
         return self._allocator.table(branch.seq_id)
 
-    def _take(self, row: SteadyRow) -> None:
-        """With all that the branch has added to the block before."""
-        self._append(row, self.num_steps + 1)  # this step's token is known already
-        self._plan(row, self.num_steps + 1, self._allocator.block_size - 1)
+    def _take(self, rows: Seq[SteadyRow]) -> list[BlockMove]:
+        """Let rows of a group take blocks for this step, and give back what they see no more."""
+        steps, group, size = self.num_steps, rows[0].group, self._allocator.block_size
+        if self._windows:  # which move on only as the next token comes
+            for row in rows:
+                self._append(row, steps)
+        new_tokens = {row.branch.seq_id: steps + 1 - row.settled for row in rows}
+        moves = self._allocator.append(new_tokens)
+        assert moves is not None, "there is room"
+        self.num_appends += 1
+        self._ahead -= sum(new_tokens.values())
+        for row in rows:
+            row.settled = steps + 1
+            room = (row.first - row.known - row.settled) % size
+            if room == size - 1:
+                self._plan_fill(row, row.settled, room)
+            self._plan_take(row, row.settled, room)
+        if moves or self._windows:
+            group.memory.copied_blocks += len(moves)
+            group.memory.hold(*self._allocator.blocks_held(group.tables()))
+        return moves
 
-    def _plan(self, row: SteadyRow, step: int, room: int) -> None:
-        """Note when the branch fills its last block, and when it takes the next one."""
-        group, take = row.group_number, step + room
-        self._events.setdefault(take, []).append((group, _TAKE, row.number))
-        if self._cache is not None:
-            fill = take if self._allocator.block_size == 1 else take - 1
-            if fill >= step:
-                self._events.setdefault(fill, []).append((group, _FILL, row.number))
+    def _plan_take(self, row: SteadyRow, step: int, room: int) -> None:
+        """Note when the branch takes the next block, or leaves one behind."""
+        size, position = self._allocator.block_size, row.known + step - row.first
+        for window in self._windows:
+            gone = window.left_behind(position - 1, size)
+            positions = range(position, position + room)
+            room = bisect_right(positions, gone, key=partial(_left_behind, window, size))
+        self._events.setdefault(step + room, []).append((row.group_number, _TAKE, row.number))
+
+    def _plan_fill(self, row: SteadyRow, step: int, room: int) -> None:
+        """Note when the branch fills its last block."""
+        fill = step + room - (self._allocator.block_size > 1)
+        if self._cache is not None and fill >= step:
+            self._events.setdefault(fill, []).append((row.group_number, _FILL, row.number))
 
     def _fill(self, row: SteadyRow) -> None:
         """Others may find the block that this step fills."""
@@ -249,6 +314,7 @@ class SteadyDecoding:
             moves = self._allocator.append({row.branch.seq_id: count})
             assert moves == [], "there is room where it is, or in a free block"
             row.settled = steps
+            self.num_appends += 1
             self._ahead -= count
 
 
@@ -283,3 +349,11 @@ def _reach(branch: Sequence, num_tokens: int) -> None:
     missing = num_tokens - len(token_ids)
     if missing > 0:
         token_ids.extend(token_ids[-1:] * missing)
+
+
+def _takers(events: Iterable[_Event]) -> Iterator[int]:
+    return (number for _, kind, number in events if kind == _TAKE)
+
+
+def _left_behind(window: Window, block_size: int, num_tokens: int) -> int:
+    return window.left_behind(num_tokens, block_size)

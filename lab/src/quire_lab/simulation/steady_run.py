@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from quire.core.memory import Usage
-from quire.core.protocol import Work
+from quire.core.protocol import Work, seen
 from quire_lab.simulation.cost_model import decoding
 from quire_lab.simulation.steady_decoding import SteadyDecoding
 
@@ -50,6 +51,7 @@ class SteadyRun:
         self._ends: list[float] = []  # of the steps foreseen
         self._num_over = 0  # of those
         self._is_under_way = False
+        self._known: tuple[int, Usage] | None = None  # the pool's slots after so many appends
         self._begin, self._over, self._gaps = begin, over, gaps
 
     @property
@@ -79,15 +81,14 @@ class SteadyRun:
         False: there is none.
         """
         steady, count = self.steady, len(self.steady)
-        most = min(self._limit - steady.num_steps, steady.num_sure)
-        time, context, ends = self.end, steady.context, list[float]()
-        for _ in range(most):
-            time += seconds(decoding(count, context))
+        most, sights = min(self._limit - steady.num_steps, steady.num_sure), steady.seen.sights
+        time, ends = self.end, list[float]()
+        for contexts in islice(steady.seen.ahead(steady.num_steps), most):
+            time += seconds(decoding(count, seen(sights, contexts)))
             if time > before:
                 break
             ends.append(time)
-            context += count
-        if not ends or not steady.can_step:
+        if not ends or not steady.can_step or steady.copies:
             return False
         self._ends, self._num_over = ends, 0
         self._plan()
@@ -117,7 +118,11 @@ class SteadyRun:
                 self._gaps(steady.gaps(self.start, end))
 
     def _plan(self) -> None:
-        self.steady.step(self.end)
+        steady = self.steady
+        moves = steady.step(self.end)
+        assert not moves, "nothing is copied"
         self._is_under_way = True
-        usage = self.steady.usage()
-        self._begin(UnderWay(self.end, usage, len(self.steady), self._waiting))
+        if self._known is None or self._known[0] != steady.num_appends:
+            self._known = steady.num_appends, steady.told()
+        usage = steady.usage(self._known[1])
+        self._begin(UnderWay(self.end, usage, len(steady), self._waiting))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.limits import EngineLimits
+from quire.core.memory import KeptState, PageShare
 from quire.core.protocol import RecoveryCosts, Step, Work
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.simulation.recorder import KeptResults
@@ -97,12 +100,47 @@ def test_a_block_is_shared_by_who_is_let_in_while_its_owner_only_decodes() -> No
     assert [one.metrics.cached_tokens for one in result.records] == [0, 0, 2]
 
 
-@pytest.mark.parametrize("kept", [{"windows": (None, 24)}, {"states": 1}], ids=str)
-def test_steps_of_windows_and_of_states_are_not_taken_together(kept: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "kept", [{"windows": (None, 24)}, {"states": 1}, {"windows": (None, 24), "states": 2}], ids=str
+)
+@pytest.mark.parametrize("enable_prefix_caching", [False, True])
+def test_steps_of_windows_and_of_states_are_skipped_too(
+    kept: dict[str, Any], enable_prefix_caching: bool
+) -> None:
     """Sequences give blocks back as they grow, or leave copies."""
-    setup = make_limits(100, 200, **kept)
-    result, steps = run(setup, [TraceRequest(0.0, 10, 60)], True, None)
-    assert len(steps) == result.num_steps == 60
+    setup = make_limits(100, 200, enable_prefix_caching=enable_prefix_caching, **kept)
+    result, steps = run(setup, [TraceRequest(0.0, 10, 90)], True, None)
+    assert run(setup, [TraceRequest(0.0, 10, 90)], False, None)[0] == result
+    assert len(steps) < 10 < result.num_steps == 90
+
+
+@pytest.mark.parametrize("enable_prefix_caching", [False, True])
+@pytest.mark.parametrize("spans", [(), (1, 2), (3, 1)], ids=str)
+@pytest.mark.parametrize(
+    "kept",
+    [{"windows": (None, 1)}, {"windows": (5, None)}, {"states": 1}, {"windows": (None, 24, 24)}],
+    ids=str,
+)
+def test_what_layers_keep_is_the_same(
+    kept: dict[str, Any], spans: tuple[int, ...], enable_prefix_caching: bool
+) -> None:
+    """Texts that fork, that share a beginning, and that are more than there is room for."""
+    setup = make_limits(
+        40, 90, block_size=4, max_num_seqs=8, max_num_batched_tokens=16,
+        enable_prefix_caching=enable_prefix_caching, **kept,
+    )  # fmt: skip
+    setup = with_snapshots(setup, KeptState(8, 8))
+    if spans:
+        setup = on_pages(setup, spans, 6)
+    said = (Segment(1, 30),)
+    workload = [
+        TraceRequest(0.01 * i, 7 + 5 * i, 60 - 3 * i, n=3 if i % 4 == 3 else 1, content=said)
+        for i in range(9)
+    ]
+    ahead, few = run(setup, workload, True, None)
+    result, all_steps = run(setup, workload, False, None)
+    assert ahead == result
+    assert len(few) < len(all_steps)
 
 
 segments = st.builds(Segment, st.integers(0, 3), st.integers(1, 20))
@@ -125,13 +163,39 @@ def workloads(draw: st.DrawFn) -> list[TraceRequest]:
     return requests
 
 
+def kept_layers(draw: st.DrawFn) -> dict[str, Any]:
+    """Layers that keep all, that see no further than a window, that keep a state."""
+    window = draw(st.sampled_from([1, 5, 24, 64]))
+    windows = draw(st.sampled_from([(None,), (None,), (window,), (None, window)]))
+    return {"windows": windows, "states": draw(st.sampled_from([0, 0, 1]))}
+
+
+def on_pages(limits: EngineLimits, spans: Sequence[int], units: int) -> EngineLimits:
+    """The same, with pages that its KV groups share, of as much memory or less."""
+    pages = max(2 * limits.max_num_seqs, limits.kv_groups[0].num_blocks * sum(spans) // units)
+    shares = [PageShare(pages, units, span) for span in spans]
+    kv_groups = (
+        one._replace(num_blocks=pages * share.per_page, share=share)
+        for one, share in zip(limits.kv_groups, shares, strict=True)
+    )
+    return replace(limits, kv_groups=tuple(kv_groups))
+
+
+def with_snapshots(limits: EngineLimits, often: KeptState) -> EngineLimits:
+    """The same, with these of states."""
+    kv_groups = (
+        one if one.state is None else one._replace(state=often) for one in limits.kv_groups
+    )
+    return replace(limits, kv_groups=tuple(kv_groups))
+
+
 @st.composite
 def setups(draw: st.DrawFn) -> EngineLimits:
     size = draw(st.sampled_from([1, 2, 4, 16]))
     host = draw(st.sampled_from([0, 40]))
     modes = ["recompute", "auto", "swap"] if host else ["recompute"]
     allocator = draw(st.sampled_from(["paged", "paged", "paged", "max", "pow2", "oracle"]))
-    return make_limits(
+    limits = make_limits(
         num_blocks=draw(st.sampled_from([100, 200, 400])) // size,
         max_model_len=100,
         block_size=size,
@@ -144,7 +208,15 @@ def setups(draw: st.DrawFn) -> EngineLimits:
         scheduling_policy=draw(st.sampled_from(["fcfs", "fcfs", "priority", "fair"])),
         max_queue_time=draw(st.sampled_from([None, None, 0.3])),
         **draw(st.sampled_from([{}, {"max_loras": 2, "enable_lora": True}])),
+        **(kept_layers(draw) if allocator == "paged" else {}),
     )
+    often = KeptState(2 * size, draw(st.sampled_from([1, 2, 4])) * size)
+    limits = with_snapshots(limits, often)
+    if len(limits.kv_groups) == 1 or draw(st.booleans()):
+        return limits
+    spans = [draw(st.sampled_from([1, 2, 3, 7])) for _ in limits.kv_groups]
+    units = max(spans) * draw(st.integers(1, 3)) + draw(st.integers(0, 1))
+    return on_pages(limits, spans, units)
 
 
 @pytest.mark.slow

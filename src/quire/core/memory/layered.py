@@ -97,7 +97,9 @@ class LayeredAllocator:
         tightest = max(fits, key=lambda fit: (_GRAVITY[fit.when], fit.needed - fit.free))
         # A token would have been saved if no KV group had lost it.
         paged = self._paged or self.kv_groups
-        before = [kv_group.fit(demand) for kv_group in paged] or [_NOTHING]
+        before = fits[: len(paged)]
+        if common is not demand:
+            before = [kv_group.fit(demand) for kv_group in paged] or [_NOTHING]
         reach = min(fit.cached + fit.evicted for fit in before)
         there = cached = fits[0].cached
         if self._states is not None and self._paged:
@@ -291,12 +293,12 @@ class LayeredAllocator:
 
         A shorter beginning ends in another window, so each KV group must look again.
         """
-        agreed = len(demand.block_hashes)
-        while True:
-            demand = replace(demand, block_hashes=demand.block_hashes[:agreed])
+        while demand.block_hashes:
             agreed = min((group.hit_blocks(demand) for group in kv_groups), default=0)
             if agreed == len(demand.block_hashes):
-                return demand
+                break
+            demand = replace(demand, block_hashes=demand.block_hashes[:agreed])
+        return demand
 
     def _in_all(self, act: Callable[[GroupAllocator], list[BlockMove] | None]) -> list[BlockMove]:
         """The moves of every KV group, each with its KV group."""

@@ -167,8 +167,10 @@ class StateAllocator:
         headroom: sequences that run, or will once they have forked.
         coming: those that come back from the host, which count among them.
         """
-        on_device = [table.slot for table in self.tables.values() if not table.swapped]
-        return max(len(on_device) + coming, headroom) - len(set(on_device))
+        on_device = len(self.tables)
+        if self.host.num_held:
+            on_device = sum(not table.swapped for table in self.tables.values())
+        return max(on_device + coming, headroom) - self.device.num_held
 
     # -- growing -------------------------------------------------------------------------------
 

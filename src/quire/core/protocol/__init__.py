@@ -29,17 +29,19 @@ from quire.core.protocol.step import (
     confirmed,
 )
 from quire.core.protocol.structured_outputs import Reasoning, StructuredOutputs
-from quire.core.protocol.work import EVERYTHING, Sight, Work, work_of
+from quire.core.protocol.work import EVERYTHING, NOBODY, Decoders, Sight, Work, seen, work_of
 
 __all__ = [
     "EVERYTHING",
     "IN_FLIGHT",
     "KEPT_SECONDS",
+    "NOBODY",
     "TO_DRAFT",
     "Adapter",
     "Behind",
     "Chunk",
     "Decision",
+    "Decoders",
     "Executor",
     "FinishReason",
     "Forked",
@@ -72,5 +74,6 @@ __all__ = [
     "column_biases",
     "confirmed",
     "last_of",
+    "seen",
     "work_of",
 ]

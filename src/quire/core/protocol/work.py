@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add
 from typing import NamedTuple
 
 from quire.core.memory import MoveKind
@@ -56,29 +57,45 @@ class Sight(NamedTuple):
 EVERYTHING = (Sight(1, None),)
 
 
-def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING) -> Work:
-    prefill_tokens = decode_seqs = samples = draft_tokens = 0
-    pairs = prefill_context = decode_context = 0.0 if sights is not EVERYTHING else 0
+class Decoders(NamedTuple):
+    """Sequences that decode in a step, and are not among its chunks."""
+
+    num_seqs: int
+    contexts: Sequence[int]  # tokens that they see, by sight
+
+
+NOBODY = Decoders(0, ())
+
+
+def seen(sights: Sequence[Sight], contexts: Sequence[int]) -> float:
+    """Tokens that are seen, in the mean over layers; ``contexts`` by sight."""
+    return sum(sight.share * one for sight, one in zip(sights, contexts, strict=True))
+
+
+def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING, others: Decoders = NOBODY) -> Work:
+    prefill_tokens = draft_tokens = 0
+    decode_seqs = samples = others.num_seqs
+    pairs = prefill_context = 0.0 if sights is not EVERYTHING else 0
     draft_pairs = 0.0
+    # Whole numbers, so that the order of the sequences does not matter.
+    contexts = [*others.contexts] or [0] * len(sights)
     for chunk in step.chunks:
         start, count, readout = chunk.start, len(chunk.token_ids), chunk.readout
         if readout is not None:
             samples += readout.rows
-        context: float = start + count
-        if sights is not EVERYTHING:
-            context = sum(sight.share * sight.context(start, count) for sight in sights)
+        own = [sight.context(start, count) for sight in sights]
         if count == 1:
             decode_seqs += 1
-            decode_context += context
+            contexts = [*map(add, contexts, own)]
         elif readout is not None and readout.rows == count:
             decode_seqs += 1
-            decode_context += context
+            contexts = [*map(add, contexts, own)]
             draft_tokens += count - 1
             draft_pairs += sum(sight.share * sight.pairs(start + 1, count - 1) for sight in sights)
         else:
             prefill_tokens += count
             pairs += sum(sight.share * sight.pairs(start, count) for sight in sights)
-            prefill_context += context
+            prefill_context += seen(sights, own)
     copied = swapped = 0
     for move in step.moves:
         if move.kind is MoveKind.COPY:
@@ -86,6 +103,6 @@ def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING) -> Work:
         else:
             swapped += 1
     return Work(
-        prefill_tokens, pairs, prefill_context, decode_seqs, decode_context, samples, copied,
-        swapped, 0, draft_tokens, draft_pairs,
+        prefill_tokens, pairs, prefill_context, decode_seqs, seen(sights, contexts), samples,
+        copied, swapped, 0, draft_tokens, draft_pairs,
     )  # fmt: skip

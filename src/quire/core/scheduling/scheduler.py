@@ -176,7 +176,7 @@ class Scheduler:
 
     # -- one iteration -------------------------------------------------------------------------
 
-    def schedule(self, now: float, lead: Callable[[], tuple[int, int]] | None = None) -> Step:
+    def schedule(self, now: float, lead: Callable[[Step], tuple[int, int]] | None = None) -> Step:
         """The next step. Empty only if there is nothing to do.
 
         lead: grows the first of the running groups, which the step leaves out then: how many they
@@ -338,9 +338,9 @@ class Scheduler:
 
     # -- growing -------------------------------------------------------------------------------
 
-    def _grow_running(self, step: Step, lead: Callable[[], tuple[int, int]] | None) -> int:
+    def _grow_running(self, step: Step, lead: Callable[[Step], tuple[int, int]] | None) -> int:
         """Chunks for the running groups, preempting from the back; the budget left over."""
-        position, grown = (0, 0) if lead is None else lead()
+        position, grown = (0, 0) if lead is None else lead(step)
         running, budget = self.queue.running, self.batch.max_num_batched_tokens - grown
         share, beside = self._share, self._beside
         sitting = beside.begin(running, step) if beside.in_use else ()
