@@ -27,7 +27,8 @@ constexpr Blocking of_few{1, 2, 4}, of_many{5, 1, 16};
 constexpr Blocking of_few{1, 2, 4}, of_many{2, 1, 16};
 #endif
 
-constexpr int off_tiles = 8;  // rows of a weight that is decoded, or of bytes: no more than these
+// With so few rows tiles lose: of weights that are decoded for them, and of bytes in groups.
+constexpr int few_decoded = 4, few_in_groups = 8;
 constexpr int64_t cached_bytes = 1 << 19;  // of a piece's rows, in a core's own cache
 constexpr int64_t decoded_from = W == 16 ? 64 : 16;  // rows, of weights that are decoded before
 

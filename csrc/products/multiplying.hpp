@@ -158,13 +158,13 @@ template <Arithmetic how, Format format>
 void run_piece(const Product& p, const Rows& rows, Piece piece, const char* after, char* decoded) {
   if constexpr (is_decoded(how, format)) {
     // To decode weights into memory, and load tiles from there, takes longer than their products.
-    if (p.rows <= off_tiles) {
+    if (p.rows <= few_decoded) {
       const int64_t panel_bytes = p.weight.panel_bytes();
       const Rows floats = as_floats(rows, p, decoded);
       for (; piece.panel < piece.end; piece.panel++) {
         const char* lines = p.weight.weights + piece.panel * panel_bytes;
         const char* next = piece.panel + 1 < piece.end ? lines + panel_bytes : after;
-        tiles<Arithmetic::floats, format, in_groups(format), off_tiles, V>(
+        tiles<Arithmetic::floats, format, in_groups(format), few_decoded, V>(
             p, floats, piece.first, piece.last, piece.panel, {lines, panel_bytes}, next);
       }
       return;

@@ -46,7 +46,7 @@ struct Parts {
 // of tiles, which pays for many rows, and not for groups of four bits.
 bool is_off_tiles(const Grouped& g, Arithmetic how) {
   if (!has_tiles || how != Arithmetic::bytes) return has_tiles && how == Arithmetic::floats;
-  return bits_of(g.product.weight.format) < 8 || g.product.rows <= off_tiles * g.num_shares;
+  return bits_of(g.product.weight.format) < 8 || g.product.rows <= few_in_groups * g.num_shares;
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ int64_t decoded_bytes(const Product& p, Arithmetic how) {
   Sections sections(p.weight, how);
   bool kept = p.rows > rows_at_once;
   int64_t bytes = (kept ? sections.count * sections.blocks : blocks_at_once) * pair_bytes;
-  int64_t of_floats = off_tiles * float_row_bytes(p.weight);
+  int64_t of_floats = few_decoded * float_row_bytes(p.weight);
   return bytes > of_floats ? bytes : of_floats;
 }
 
