@@ -40,4 +40,5 @@ def test_every_launch_compiles_and_fits(device: str) -> None:
         assert launch["spilled"] <= FEW_BYTES or launch["kv_dtype"] in ("i8", "fp8e4nv"), launch
         if launch["program"] == "attend":
             assert launch["at_once"] > 0, launch
-            assert launch["copies_ahead"] > 0, launch
+            # Another program computes, or there are copies under way, while one waits for its own.
+            assert launch["at_once"] > 1 or launch["copies_ahead"] > 0, launch

@@ -55,7 +55,8 @@ def list_items(
     spans = tl.minimum(context, window + TILE - 1)  # most keys that a tile sees
     share = tl.cdiv(tl.sum(tiles * spans, axis=0), most_segments)
     segment = tl.maximum(tl.cdiv(share, COLUMNS) * COLUMNS, least_segment)
-    segments = tl.maximum(tl.cdiv(spans, segment), 1)
+    # To the nearest: those of like tiles shall end with one wave of programs, not begin another.
+    segments = tl.maximum((spans + segment // 2) // segment, 1)
     counts = tiles * segments
 
     own = tl.program_id(0)
