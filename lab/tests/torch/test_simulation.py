@@ -132,7 +132,7 @@ def test_the_same_steps_of_adapters_that_wait_for_each_other(
 
 MODELS_THAT_DRAFT = [
     (None, {"kv_cache_memory_bytes": "1225KiB", "swap_space": 0.01, "preemption_mode": "swap"}),
-    ("qwen2_window", {"kv_cache_memory_bytes": 56 * 4 * 768, **WINDOWED}),
+    ("qwen2_window", {"kv_cache_memory_bytes": 28 * 4 * 768, **WINDOWED}),
 ]
 
 

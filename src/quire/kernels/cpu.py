@@ -369,20 +369,20 @@ class CPUKernels(Kernels):
         )
         return few
 
-    def allow(self, x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+    def allow(self, x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
         """See ``Kernels.allow``."""
         if not len(masks):
             return x.clone()
-        x, masks = x if x.stride(1) == 1 else x.contiguous(), np.ascontiguousarray(masks)
+        x, masks = x if x.stride(1) == 1 else x.contiguous(), masks.contiguous()
         out = torch.empty(x.shape, dtype=torch.float32)
-        numbers = np.full(len(x), -1, dtype=np.int32)
-        numbers[rows] = np.arange(len(masks))
+        numbers = torch.full((len(x),), -1, dtype=torch.int32)
+        numbers[rows] = torch.arange(len(masks), dtype=torch.int32)
         _native.mask(
             x.data_ptr(),
             x.stride(0),
-            masks.ctypes.data,
+            masks.data_ptr(),
             masks.shape[1],
-            numbers.ctypes.data,
+            numbers.data_ptr(),
             out.data_ptr(),
             len(x),
             x.shape[1],

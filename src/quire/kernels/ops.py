@@ -440,10 +440,10 @@ class Kernels(Protocol):
         """
         return None
 
-    def allow(self, x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+    def allow(self, x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
         """x, float32 [R, V], with -inf where masks [N, words] do not allow it: a copy.
 
-        masks: of the rows N, which increase; a bit for each number, the lowest first.
+        masks: int32, of the rows [N], which increase; a bit for each number, the lowest first.
         """
         ...
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.kernels.mlps import CLAMPED_SWIGLU, Activation, Alphas, DenseMLP, Experts, Routing
@@ -23,10 +21,6 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: torch.relu(x).square(),
     "silu": F.silu,
 }
-_OCTETS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-# What eight numbers are cut to, by the bits that say which may be. The least of two numbers costs a
-# small part of what filling places by a condition does.
-_MOST = torch.from_numpy(np.where(_OCTETS > 0, np.inf, -np.inf).astype(np.float32))
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
@@ -46,24 +40,13 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
     return function(factor * gate) * up
 
 
-def allow(x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+def allow(x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
     """See ``Kernels.allow``."""
-    octets = to_device(torch.from_numpy(masks.view(np.uint8)), x.device)
-    most = F.embedding(octets.int(), to_device(_MOST, x.device)).flatten(1)  # [N, 32 words]
-    most = F.pad(most, (0, x.shape[1] - most.shape[1]), value=-torch.inf)
-    if len(masks) == len(x):
-        return torch.minimum(x, most, out=most)
-    masked = x.clone(memory_format=torch.contiguous_format)
-    indices = to_device(torch.tensor(rows), x.device)
-    masked[indices] = torch.minimum(masked[indices], most)
-    return masked
-
-
-def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """``values``, which are in main memory, where ``device`` will see them when it gets there."""
-    if device.type == "cpu":
-        return values
-    return values.pin_memory().to(device, non_blocking=True)
+    bits = masks[:, :, None] >> torch.arange(32, device=x.device, dtype=torch.int32) & 1
+    allowed = F.pad(bits.flatten(1), (0, x.shape[1] - bits[0].numel()))  # [N, V]
+    out = x.clone(memory_format=torch.contiguous_format)
+    out[rows] = out[rows].masked_fill(allowed == 0, -torch.inf)
+    return out
 
 
 def _above(x: Tensor, deviations: float) -> Tensor:

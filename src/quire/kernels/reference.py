@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.kernels.adapters import AdaptedRows, Site, Updates
@@ -157,7 +155,7 @@ class ReferenceKernels(Kernels):
         """See ``Kernels.argmax``."""
         return x.argmax(-1)
 
-    def allow(self, x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+    def allow(self, x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
         """See ``Kernels.allow``."""
         return allow(x, masks, rows)
 

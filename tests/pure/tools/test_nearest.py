@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +12,6 @@ import pytest
 from quire.models import hub
 from quire.tools.cli import main
 from quire.tools.commands.nearest import hint, nearest
-from quire.tools.doctor import facts
 from support.hub import hub as serve_hub
 from support.hub import repository
 
@@ -91,14 +92,22 @@ def test_whether_the_hub_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "HF_HUB_OFFLINE" in (hub.why_unreached() or "")
 
 
-def test_without_pytorch_a_command_says_so_and_doctor_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(facts, "why_unreached", lambda: None)
-    assert main(["generate", "x"]) == 1
-    assert "quire: error: PyTorch is not installed" in capsys.readouterr().err
-    assert main(["doctor"]) == 0
-    told = capsys.readouterr().out
-    assert "torch none" in told and "1. PyTorch cannot be loaded" in told
-    assert "pip install torch" in told and "C++ kernels" not in told
+def without_pytorch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, which has not loaded PyTorch before."""
+    program = "import sys; sys.modules['torch'] = None; from quire.tools.cli import main"
+    return subprocess.run(
+        [sys.executable, "-c", f"{program}; sys.exit(main(sys.argv[1:]))", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+
+
+def test_without_pytorch_a_command_says_so_and_doctor_what_to_do() -> None:
+    refused = without_pytorch("generate", "x")
+    assert refused.returncode == 1
+    assert "quire: error: PyTorch is not installed" in refused.stderr
+    told = without_pytorch("doctor")
+    assert told.returncode == 0
+    assert "torch none" in told.stdout and "1. PyTorch cannot be loaded" in told.stdout
+    assert "pip install torch" in told.stdout and "C++ kernels" not in told.stdout

@@ -106,7 +106,7 @@ def test_with_closes_it() -> None:
     (lambda llm: llm.generate(["a", "b"], [GREEDY, SamplingParams(stop_token_ids=[10**7])]),
      r"sampling_params\[1\]: stop_token_ids"),
     (lambda llm: llm.generate(["a", "b"], [GREEDY, SamplingParams(n=200)]), r"prompts\[1\]: n, "),
-    (lambda llm: llm.generate(["a", [5] * 999], GREEDY), r"prompts\[1\]: This model.s maximum"),
+    (lambda llm: llm.generate(["a", [5] * 2999], GREEDY), r"prompts\[1\]: This model.s maximum"),
     (lambda llm: llm.embed(["a", ""]), r"prompts\[1\]: "),
     (lambda llm: llm.chat([[{"role": "user", "content": "a"}], []]), r"messages\[1\]: "),
     (lambda llm: llm.generate([""], GREEDY), r"^prompt must not be empty"),

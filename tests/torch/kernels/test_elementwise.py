@@ -151,10 +151,17 @@ def test_what_a_mask_does_not_allow_is_forbidden(kernels: Kernels) -> None:
                     if not mask[i // 32] >> i % 32 & 1:
                         expected[row][i] = -float("inf")
             before = given.clone()
-            assert kernels.allow(given, masks, rows).tolist() == expected
+            assert (
+                kernels.allow(
+                    given,
+                    torch.from_numpy(masks.view(np.int32)),
+                    torch.tensor(rows, dtype=torch.int64),
+                ).tolist()
+                == expected
+            )
             assert torch.equal(given, before)
         short = masks[:, : max(1, words - 1)]  # of another vocabulary, which ends before
-        found = kernels.allow(x[:17], short, range(17))
+        found = kernels.allow(x[:17], torch.from_numpy(short.view(np.int32)), torch.arange(17))
         assert (found[:, 32 * short.shape[1] :] == -torch.inf).all()
 
 

@@ -97,7 +97,7 @@ class LayeredAllocator:
         tightest = max(fits, key=lambda fit: (_GRAVITY[fit.when], fit.needed - fit.free))
         # A token would have been saved if no KV group had lost it.
         paged = self._paged or self.kv_groups
-        before = fits[: len(paged)]
+        before = fits[: len(paged)] or fits
         if common is not demand:
             before = [kv_group.fit(demand) for kv_group in paged] or [_NOTHING]
         reach = min(fit.cached + fit.evicted for fit in before)

@@ -17,8 +17,8 @@ from quire.execution.pooling import Pools
 from quire.execution.sampling.guidance import OutputGuide, begin_finding, patience, wait_for
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.prompt_logprobs import prompt_logprobs
+from quire.execution.sampling.rows import to_device
 from quire.execution.sampling.sampler import Draws, SampleRow, beam_candidates, draw
-from quire.kernels.plain import to_device
 
 _FORCED = 0.003  # seconds that are given to finding out what must come next
 _NOT_NUMBERS = "the model's logits are not numbers (NaN)"

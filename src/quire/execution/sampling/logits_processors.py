@@ -16,18 +16,23 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.execution.sampling.rows import FLOAT32, SampleRow, clamp_positive
-from quire.kernels.plain import allow, to_device
+from quire.execution.sampling.rows import (
+    FLOAT32,
+    Mask,
+    SampleRow,
+    clamp_positive,
+    guided,
+    to_device,
+)
+from quire.kernels.plain import allow
 
 _IN_ORDER = torch.contiguous_format
 _LOOKS_A_WORD = 10  # a bad word that is looked for takes as long as so many edits
 
 
-Mask = NDArray[np.uint32]
-Allow = Callable[[Tensor, Mask, Sequence[int]], Tensor]
+Allow = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class _Edits:
@@ -101,7 +106,8 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow], masked: Allow = al
     if not any(edits) and not masks:
         return logits
     if masks:
-        edited = masked(logits, stacked(masks), [*masks])
+        bits, numbers = torch.from_numpy(stacked(masks).view(np.int32)), torch.tensor([*masks])
+        edited = masked(logits, *(to_device(x, logits.device) for x in (bits, numbers)))
     else:
         edited = logits.clone(memory_format=_IN_ORDER)
     flat = edited.view(-1)  # the same memory
@@ -132,17 +138,6 @@ def num_edits(row: SampleRow) -> int:
     if past is not None and params.repetition_penalty != 1.0:
         edits += len(past.prompt)
     return edits + _LOOKS_A_WORD * len(row.request.bad_word_ids)
-
-
-def guided(rows: Sequence[SampleRow]) -> dict[int, Mask]:
-    """The masks of the rows' guides, for those that have one that is known."""
-    masks = {}
-    for i, row in enumerate(rows):
-        guide = None if row.past is None else row.past.guide
-        mask = None if guide is None else guide.mask(row.num_output_tokens)
-        if mask is not None:
-            masks[i] = mask
-    return masks
 
 
 def stacked(masks: Mapping[int, Mask]) -> Mask:

@@ -8,8 +8,8 @@ import torch
 
 from quire.core.protocol import Chunk, Opened, TokenLogprobs
 from quire.execution.forward import Hidden, Worker
+from quire.execution.sampling.rows import to_device
 from quire.execution.sampling.sampler import token_logprobs
-from quire.kernels.plain import to_device
 
 _ROWS = 256  # bounds the logits held at once
 

@@ -6,14 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.protocol import Request
 from quire.execution.sampling.past import Past
-from quire.kernels.plain import to_device
 
 FLOAT32 = torch.finfo(torch.float32)
+Mask = NDArray[np.uint32]
 
 
 class SampleRow(NamedTuple):
@@ -23,6 +25,17 @@ class SampleRow(NamedTuple):
     branch: int  # its place among the request's outputs
     num_output_tokens: int  # output tokens before this one
     past: Past | None  # which has those tokens; None: the params do not look at them
+
+
+def guided(rows: Sequence[SampleRow]) -> dict[int, Mask]:
+    """The masks of the rows' guides, for those that have one that is known."""
+    masks = {}
+    for i, row in enumerate(rows):
+        guide = None if row.past is None else row.past.guide
+        mask = None if guide is None else guide.mask(row.num_output_tokens)
+        if mask is not None:
+            masks[i] = mask
+    return masks
 
 
 class Filters(NamedTuple):
@@ -87,6 +100,13 @@ def uniform(seed: int, branch: int, position: int) -> float:
 def clamp_positive(value: float) -> float:
     """A positive number as float32 can hold it, neither 0 nor infinite."""
     return min(max(value, FLOAT32.tiny), FLOAT32.max)
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """``values``, which are in main memory, where ``device`` will see them when it gets there."""
+    if device.type == "cpu":
+        return values
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 class Readback:

@@ -28,16 +28,18 @@ from torch import Tensor
 
 from quire.core.protocol.step import Sample, TokenLogprobs
 from quire.execution.sampling.likeliest import Likeliest
-from quire.execution.sampling.logits_processors import (
+from quire.execution.sampling.logits_processors import num_edits, process_logits, stacked
+from quire.execution.sampling.rows import (
+    FLOAT32,
+    Filters,
     Mask,
+    Readback,
+    SampleRow,
     guided,
-    num_edits,
-    process_logits,
-    stacked,
+    to_device,
+    uniform,
 )
-from quire.execution.sampling.rows import FLOAT32, Filters, Readback, SampleRow, uniform
 from quire.kernels.ops import Few, Kernels
-from quire.kernels.plain import to_device
 from quire.kernels.reference import ReferenceKernels
 
 __all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_logprobs"]

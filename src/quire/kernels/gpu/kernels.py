@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import triton
-from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.kernels.gpu.moves import BlockMover, Route
@@ -134,7 +132,7 @@ class GPUKernels(Kernels):
         """See ``Kernels.argmax``."""
         return x.argmax(-1)
 
-    def allow(self, x: Tensor, masks: NDArray[np.uint32], rows: Sequence[int]) -> Tensor:
+    def allow(self, x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
         """See ``Kernels.allow``."""
         return allow(x, masks, rows)
 
