@@ -76,6 +76,8 @@ class NoDevice:
     host_blocks = "nowhere"
     kernels, instruction_set = "none", ""
     asynchronous = True
+    warm_seconds = None
+    counts_others = False
 
     def __init__(self, max_num_seqs: int) -> None:
         self._max_num_seqs = max_num_seqs
@@ -86,13 +88,25 @@ class NoDevice:
     def admit(self, weight_bytes: int) -> None:
         pass
 
+    def settling(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def promise(self, kept: int, files: int) -> None:
+        pass
+
     def memory_budget(
         self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
     ) -> MemoryBudget:
         return MemoryBudget(2**30, 1.0)
 
     def executor(
-        self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype, draft: None = None
+        self,
+        model: Model,
+        limits: EngineLimits,
+        kv_dtype: torch.dtype,
+        draft: None = None,
+        adapters: None = None,
+        source: None = None,
     ) -> ModelExecutor:
         instant: Any = Instant(model)
         kernels = ReferenceKernels()
