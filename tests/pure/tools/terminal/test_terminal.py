@@ -87,7 +87,7 @@ def test_html_stays_text() -> None:
 
 
 PROGRAM = """
-import sys, time
+import os, sys, time
 from quire.tools.terminal.chat import Chat
 from quire.tools.terminal.models import Ending, Piece
 from quire.tools.terminal.rich_screen import RichScreen
@@ -98,7 +98,7 @@ class Model:
         text = messages[-1]["content"]
         yield Piece(f"GOT {text.encode()}. ")
         if text == "wait":
-            print("WAITING", flush=True)
+            os.write(1, b"WAITING")  # beside the screen, which must not be drawing when Ctrl-C comes
             time.sleep(60)
         yield Piece(ending=Ending("stop"))
 screen = RichScreen()
