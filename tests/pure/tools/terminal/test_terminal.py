@@ -98,7 +98,7 @@ class Model:
         text = messages[-1]["content"]
         yield Piece(f"GOT {text.encode()}. ")
         if text == "wait":
-            os.write(1, b"WAITING")  # beside the screen, which must not be drawing when Ctrl-C comes
+            os.write(1, b"WAITING")  # the screen must not be drawing when Ctrl-C comes
             time.sleep(60)
         yield Piece(ending=Ending("stop"))
 screen = RichScreen()
