@@ -67,11 +67,6 @@ class StepBatch(NamedTuple):
     buffer: Tensor  # int64
     query_starts: tuple[int, ...]  # S + 1 row bounds, for those who plan by them
 
-    @property
-    def is_decode(self) -> bool:
-        """Whether each sequence has one token."""
-        return self.header.tokens == self.header.seqs
-
     def fields(self) -> Fields:
         """Views of the buffer."""
         header = self.header

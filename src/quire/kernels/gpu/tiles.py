@@ -3,7 +3,8 @@
 A program's tiles of keys and values wait in shared memory: 227 KiB of a processor's on H100 and
 H200, 163 on A100, 99 on L4 and other cards. ``stages`` is the compiler's number of loop rounds
 that are begun. Looking up blocks takes as many of them as fetching keys and values, so five leave
-one round of these under way while another is computed, and three would leave none.
+one round of these under way while another is computed, and three would leave none. Where two
+programs share a processor that need not be: one computes while the other waits.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Tiles(NamedTuple):
 # By the most dimensions that a key may have, padded to a power of two.
 Table = Mapping[int, Tiles]
 
-_HOPPER: Table = {  # measured on an H200
+_HOPPER: Table = {  # measured on an H200: those of single tokens, and several of 128
     64: Tiles(Tile(16, 256, 4, 4, 2), Tile(128, 64, 4, 5, 2), 256),
     128: Tiles(Tile(16, 128, 4, 4, 2), Tile(128, 128, 8, 5, 2), 128),
     256: Tiles(Tile(16, 64, 4, 4, 2), Tile(128, 32, 8, 5, 2), 128),
