@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 TORCH = "torch==2.13.0"  # any other spelling may bring another build, with gigabytes of CUDA
-_NOT_FOR_TEXT = ("torchvision", "torchaudio", "torchcodec")  # fail where they are built for CUDA
+_NOT_FOR_TEXT = ("torchvision", "torchaudio", "torchcodec")  # some fail, if built for CUDA
 
 
 class PeerError(Exception):
@@ -70,7 +70,11 @@ class Cache:
             self.run([sys.executable, "-m", "venv", path])
             python = path / "bin" / "python"
             self.pip(python, "install", *requirements)
-            self.pip(python, "uninstall", "--yes", *_NOT_FOR_TEXT)
+            for package in _NOT_FOR_TEXT:  # vLLM's hybrids ask for torchvision
+                try:
+                    self.run([python, "-c", f"import {package}"])
+                except PeerError:
+                    self.pip(python, "uninstall", "--yes", package)
 
         inputs = "\n".join([sys.version, *requirements])
         return self.once(f"environments/{name}", inputs, install) / "bin" / "python"
