@@ -154,7 +154,8 @@ struct Columns {
   const Recurrence& layer;
   int64_t head, first;
   int count;
-  float* state;  // [key_dim, columns_at_once]
+  float* state;  // [key_dim, count]
+  int64_t stride;  // floats from one key's numbers to the next one's
 };
 
 // ``count`` numbers as vectors, and back.
@@ -179,17 +180,17 @@ QUIRE_INLINE void look_up(const Columns& c, const float* key, const float* decay
   for (int i = 0; i < wide; i++) found[i] = F{};
   int64_t k = 0;
   for (; k + 2 <= c.layer.key_dim; k += 2) {
-    const float* rows = c.state + k * columns_at_once;
+    const float* rows = c.state + k * c.stride;
     F first = splat(by_channel ? key[k] * decay[k] : key[k]);
     F second = splat(by_channel ? key[k + 1] * decay[k + 1] : key[k + 1]);
     for (int i = 0; i < wide; i++) {
       found[i] = fma(load(rows + i * W), first, found[i]);
-      odd[i] = fma(load(rows + columns_at_once + i * W), second, odd[i]);
+      odd[i] = fma(load(rows + c.stride + i * W), second, odd[i]);
     }
   }
   for (int i = 0; i < wide && k < c.layer.key_dim; i++) {
     F last = splat(by_channel ? key[k] * decay[k] : key[k]);
-    found[i] = fma(load(c.state + k * columns_at_once + i * W), last, found[i]);
+    found[i] = fma(load(c.state + k * c.stride + i * W), last, found[i]);
   }
   for (int i = 0; i < wide; i++) found[i] = (found[i] + odd[i]) * (by_channel ? 1.0f : *decay);
 }
@@ -200,7 +201,7 @@ QUIRE_INLINE void rewrite(const Columns& c, const float* query, const float* key
                           const float* decay, const F (&added)[wide], F (&found)[wide]) {
   for (int i = 0; i < wide; i++) found[i] = F{};
   for (int64_t k = 0; k < c.layer.key_dim; k++) {
-    float* row = c.state + k * columns_at_once;
+    float* row = c.state + k * c.stride;
     F kept = splat(by_channel ? decay[k] : *decay), own = splat(key[k]), asked = splat(query[k]);
     for (int i = 0; i < wide; i++) {
       F v = fma(own, added[i], load(row + i * W) * kept);
@@ -254,8 +255,14 @@ int64_t between(const Recurrence& layer) {
 void run_columns(const Recur& r, const Window& w, const Chunk& chunk, int64_t head, int64_t block) {
   const Recurrence& layer = r.layer;
   int64_t first = block * columns_at_once, left = layer.value_dim - first;
-  Columns c{layer, head, first, int(left < columns_at_once ? left : columns_at_once), w.own};
   float* state = r.memory.state.of(chunk.slot) + head * layer.key_dim * layer.value_dim + first;
+  Columns c{layer, head, first, int(left < columns_at_once ? left : columns_at_once), state,
+            layer.value_dim};
+  // A single token rewrites the state where it is.
+  bool single = chunk.end == chunk.begin + 1 && chunk.known == chunk.end && !chunk.fresh;
+  if (single && c.count == columns_at_once) return run(r, w, chunk.begin, chunk.end, c);
+  c.state = w.own;
+  c.stride = columns_at_once;
   for (int64_t k = 0; k < layer.key_dim; k++) {
     F v[wide] = {};
     if (!chunk.fresh) load_columns(state + k * layer.value_dim, c.count, v);
