@@ -53,32 +53,40 @@ QUIRE_INLINE F input(const Recur& r, int64_t row, int64_t c, int64_t n) {
   return load_n(x + c, n) * load_n(x + 2 * r.layer.convolution.channels + c, n);
 }
 
+// Channels [first, first + count), token by token, so that what the next one sees again is near.
 template <class T>
-QUIRE_INLINE void convolve_channels(const Recur& r, const Window& w, const Chunk& chunk, int64_t c,
-                                    int64_t n) {
+QUIRE_INLINE void convolve_channels(const Recur& r, const Window& w, const Chunk& chunk,
+                                    int64_t first, int64_t count) {
   const Convolution& conv = r.layer.convolution;
   int64_t kept = conv.kernel - 1, channels = conv.channels;
-  float* rows = r.memory.rows.of(chunk.slot) + c;
-  // The input ``back`` tokens after the oldest that is kept.
-  auto seen = [&](int64_t number) __attribute__((always_inline)) {
+  float* rows = r.memory.rows.of(chunk.slot);
+  // The input ``number`` tokens after the oldest that is kept.
+  auto seen = [&](int64_t number, int64_t c, int64_t n) __attribute__((always_inline)) {
     if (number >= kept) return input<T>(r, chunk.begin + number - kept, c, n);
-    return chunk.fresh ? F{} : load_n(rows + number * channels, n);
+    return chunk.fresh ? F{} : load_n(rows + number * channels + c, n);
   };
   for (int64_t row = chunk.begin; row < chunk.end; row++) {
-    F sum = conv.bias ? load_n(conv.bias + c, n) : F{};
-    for (int64_t i = 0; i < conv.kernel; i++) {
-      sum = fma(load_n(conv.weight + i * channels + c, n), seen(row - chunk.begin + i), sum);
-    }
-    if (r.layer.heads) {
-      store_n(w.convolved + (row - w.first) * channels + c, silu(sum), n);
-    } else if (r.out) {
-      F after = load_n((const T*)r.x + row * r.x_stride + channels + c, n);
-      store_n((T*)r.out + row * channels + c, after * sum, n);
-    }
+    for_vectors(count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+      int64_t c = first + i;
+      __builtin_prefetch((const T*)r.x + (row + 2) * r.x_stride + c);
+      F sum = conv.bias ? load_n(conv.bias + c, n) : F{};
+      for (int64_t k = 0; k < conv.kernel; k++) {
+        sum = fma(load_n(conv.weight + k * channels + c, n), seen(row - chunk.begin + k, c, n), sum);
+      }
+      if (r.layer.heads) {
+        store_n(w.convolved + (row - w.first) * channels + c, silu(sum), n);
+      } else if (r.out) {
+        F after = load_n((const T*)r.x + row * r.x_stride + channels + c, n);
+        store_n((T*)r.out + row * channels + c, after * sum, n);
+      }
+    });
   }
   // What is read lies behind what is written.
-  for (int64_t i = 0; i < kept && chunk.known > chunk.begin; i++) {
-    store_n(rows + i * channels, seen(i + chunk.known - chunk.begin), n);
+  for (int64_t k = 0; k < kept && chunk.known > chunk.begin; k++) {
+    for_vectors(count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+      int64_t c = first + i;
+      store_n(rows + k * channels + c, seen(k + chunk.known - chunk.begin, c, n), n);
+    });
   }
 }
 
@@ -90,9 +98,7 @@ void convolve(const Recur& r, const Window& w, Team& team) {
     Chunk chunk(r, w, w.first_sequence + piece / blocks);
     if (chunk.begin >= chunk.end) return;
     int64_t first = piece % blocks * channels_at_once, left = channels - first;
-    for_vectors(left < channels_at_once ? left : channels_at_once, [&](int64_t i, int64_t n) {
-      convolve_channels<T>(r, w, chunk, first + i, n);
-    });
+    convolve_channels<T>(r, w, chunk, first, left < channels_at_once ? left : channels_at_once);
   });
 }
 
