@@ -281,7 +281,7 @@ def test_a_replica_that_is_killed(deployed: Deployment) -> None:
     assert len(deployed.metric("num_requests_running")) == 2
 
 
-def test_replicas_that_leave_finish_their_streams(deployed: Deployment) -> None:
+def serve_with_prefill(deployed: Deployment) -> None:
     """In place of two, one and one that computes prompts for it, by Ray Serve's own command."""
     given = {**_GIVEN, "replicas": 1, "prefill_replicas": 1, "threads": 1}
     del given["port"]
@@ -290,14 +290,18 @@ def test_replicas_that_leave_finish_their_streams(deployed: Deployment) -> None:
         *("--address", deployed.ray, "--name", "quire", "quire_cluster.serve:build_app"),
         *(f"{name}={value}" for name, value in given.items()),
     ]
+    done = subprocess.run(command, env=deployed.env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_replicas_that_leave_finish_their_streams(deployed: Deployment) -> None:
     expected, names = deployed.write(900)[0], set(deployed.metric("num_requests_running"))
     with ThreadPoolExecutor(4) as pool:
         streams = [pool.submit(deployed.write, 900, PROMPT) for _ in range(2)]
         streams += [pool.submit(deployed.write, 900, "Once") for _ in range(2)]
         until(lambda: all(deployed.metric("num_requests_running").values()))
-        fewer = subprocess.run(command, env=deployed.env, capture_output=True, text=True)
+        serve_with_prefill(deployed)
         told = [stream.result(PATIENCE) for stream in streams]
-    assert fewer.returncode == 0, fewer.stderr
     assert [end for _, end in told] == ["length"] * 4
     assert {text for text, _ in told[:2]} == {expected}
     until(lambda: len(deployed.engines()) == 1)
@@ -305,7 +309,9 @@ def test_replicas_that_leave_finish_their_streams(deployed: Deployment) -> None:
 
 
 def test_prompts_are_computed_by_another_that_may_be_killed(deployed: Deployment) -> None:
-    """After the test above. A recompute, and nothing else: all texts are right, none hangs."""
+    """A recompute, and nothing else: all texts are right, none hangs."""
+    if not deployed.engines("Prefill"):
+        serve_with_prefill(deployed)
     prompts = [f"{number} {PROMPT}{PROMPT}" for number in range(4)]  # of some 480 tokens
     salts = map(str, itertools.count())
 
