@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quire.core.errors import QuireError
-from quire.tools.terminal.commands import Commands
+from quire.tools.terminal.commands import Commands, Outcome
 from quire.tools.terminal.conversation import ChatHistory, ChatTurn
 from quire.tools.terminal.models import ChatModel, ContextFullError, Ending
 from quire.tools.terminal.screen import Screen
@@ -29,16 +29,22 @@ class Chat:
     def run(self) -> None:
         """Chat until the input ends or a command ends it."""
         for text in self._inputs():
-            command = self._commands.find(text)
-            if command is None:
-                self.conversation.turns.append(ChatTurn(text))
-                self._answer()
-                continue
+            try:
+                if self._take(text) == "leave":
+                    return
+            except KeyboardInterrupt:  # between an answer and what is told of it, or in a command
+                self._screen.note("stopped")
+
+    def _take(self, text: str) -> Outcome:
+        outcome: Outcome = "answer"
+        command = self._commands.find(text)
+        if command is None:
+            self.conversation.turns.append(ChatTurn(text))
+        else:
             outcome = self._commands.run(command, text)
-            if outcome == "leave":
-                return
-            if outcome == "answer":
-                self._answer()
+        if outcome == "answer":
+            self._answer()
+        return outcome
 
     def _inputs(self) -> Iterator[str]:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -62,21 +63,45 @@ class RichScreen:
     def answering(self) -> Iterator[Shown]:
         """See ``Screen.answering``."""
         growing = _GrowingAnswer(self._console, self._markdown)
-        with growing.live:
-            try:
-                yield growing
-            finally:
+        try:
+            with _drawn_whole():
+                growing.live.start(refresh=True)
+            yield growing
+        finally:
+            with _drawn_whole():
                 growing.finish()
+                growing.live.stop()
         if growing.printed:
-            self._console.print()
+            with _drawn_whole():
+                self._console.print()
 
     def note(self, text: str) -> None:
         """See ``Screen.note``."""
-        self._console.print(Text(text, style="dim"))
+        with _drawn_whole():
+            self._console.print(Text(text, style="dim"))
 
     def error(self, text: str) -> None:
         """See ``Screen.error``."""
-        self._console.print(Text(text, style="red"))
+        with _drawn_whole():
+            self._console.print(Text(text, style="red"))
+
+
+@contextmanager
+def _drawn_whole() -> Iterator[None]:
+    """Ctrl-C waits until it is drawn: half of it would leave rich silent, with a buffer open."""
+    came = False
+
+    def later(number: int, frame: object) -> None:
+        nonlocal came
+        came = True
+
+    before = signal.signal(signal.SIGINT, later)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 class _GrowingAnswer:
@@ -94,13 +119,15 @@ class _GrowingAnswer:
         """See ``Shown.add``."""
         self._reasoning += piece.reasoning.translate(_CONTROLS)
         if piece.text and self._reasoning:
-            self._print(Text(self._reasoning.strip(), "dim italic"))
+            with _drawn_whole():
+                self._print(Text(self._reasoning.strip(), "dim italic"))
             self._reasoning = ""
         self._text += piece.text.translate(_CONTROLS)
         now = time.monotonic()
         if now - self._drawn >= _REFRESH:
             self._drawn = now
-            self._draw()
+            with _drawn_whole():
+                self._draw()
 
     def _draw(self) -> None:
         *whole, self._text = self._blocks() or [""]

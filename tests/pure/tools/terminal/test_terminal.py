@@ -6,8 +6,11 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,8 +18,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from quire.tools.terminal import rich_screen
+from quire.tools.terminal.chat import Chat
+from quire.tools.terminal.conversation import Message
 from quire.tools.terminal.markdown import AnswerMarkdown, blocks
-from quire.tools.terminal.models import Piece
+from quire.tools.terminal.models import Answer, Ending, Piece
+from quire.tools.terminal.rich_screen import RichScreen
 
 ANSWER = """# Title
 
@@ -86,6 +92,66 @@ def test_html_stays_text() -> None:
     assert kinds == ["fence"]
 
 
+class ScriptedModel:
+    name, max_model_len = "scripted", None
+
+    def room(self, messages: Sequence[Message]) -> None:
+        return None
+
+    def answer(self, messages: Sequence[Message], params: Mapping[str, Any]) -> Answer:
+        yield Piece("*one*\n\n")
+        yield Piece("two")
+        yield Piece(ending=Ending("stop"))
+
+
+def interrupted_at(line: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """Lines of rich's that two answers ran through, and the screen; Ctrl-C came at one of them."""
+    monkeypatch.setattr(rich_screen, "_REFRESH", 0.0)
+    output, ran, inputs = StringIO(), 0, iter(["a", "b"])
+
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        nonlocal ran
+        if not frame.f_globals["__name__"].startswith(("rich.console", "rich.live")):
+            return None
+        if event == "line":
+            ran += 1
+            if ran == line:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    screen = RichScreen.__new__(RichScreen)  # without keys
+    screen._console, screen._markdown = Console(file=output, width=60, force_terminal=True), True
+    monkeypatch.setattr(screen, "read", lambda: next(inputs, None) or end_of_input())
+    chat = Chat(ScriptedModel(), screen, {})
+    sys.settrace(trace)
+    try:
+        chat.run()
+    finally:
+        sys.settrace(None)
+    screen.note("is heard")
+    return ran, output.getvalue()
+
+
+def end_of_input() -> str:
+    raise EOFError
+
+
+def test_ctrl_c_at_any_moment_leaves_a_screen_that_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        lines, shown = interrupted_at(None, monkeypatch)
+        assert "stopped" not in shown and shown.count("two") >= 2
+        for line in range(1, lines, lines // 60):
+            shown = interrupted_at(line, monkeypatch)[1]
+            assert shown.count("stopped") == 1, line
+            assert "is heard" in shown, line
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 PROGRAM = """
 import os, sys, time
 from quire.tools.terminal.chat import Chat
@@ -98,7 +164,7 @@ class Model:
         text = messages[-1]["content"]
         yield Piece(f"GOT {text.encode()}. ")
         if text == "wait":
-            os.write(1, b"WAITING")  # the screen must not be drawing when Ctrl-C comes
+            os.write(1, b"WAITING")
             time.sleep(60)
         yield Piece(ending=Ending("stop"))
 screen = RichScreen()
