@@ -59,7 +59,6 @@ class BoxedTemplates:
         self._box = Box("quire.text.sandbox:Templates", memory=memory, workers=_WORKERS)
 
     def render(self, source: str, given: Mapping[str, Any], most: float, field: str) -> str:
-        """See ``Renderer``."""
         try:
             return self._rendered(source, given, most, field)
         except BoxBroken as error:
