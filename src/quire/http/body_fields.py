@@ -7,6 +7,7 @@ pass.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -100,6 +101,29 @@ class Strict(BaseModel):
         if passing:
             schema["patternProperties"] = as_patterns(passing)
         return schema
+
+
+NOT_OURS = "Quire does not have it"
+
+
+class Hosted(BaseModel):
+    """What another server has done in a conversation begun there.
+
+    It is left out, with a warning: what came of it is in texts. what: it is called. field: that
+    holds it.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    what: ClassVar[str]
+    field: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, data: Any, info: ValidationInfo) -> Any:
+        kind = data["type"]
+        if info.context is None or not info.context.leave_out(kind, NOT_OURS, cls.what):
+            raise RequestError(f"{cls.field} may hold no {kind}: {NOT_OURS}", cls.field)
+        return {"type": kind}
 
 
 def _as_whole(value: Any) -> Any:
@@ -364,10 +388,16 @@ class StructuredFields(SamplingFields):
 
 
 @contextmanager
-def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
-    """Name a refused field as the caller wrote it: the engine's "prompt" is a chat's "messages"."""
+def in_callers_words(names: Mapping[str, str], *, in_text: bool = False) -> Iterator[None]:
+    """Name a refused field as the caller wrote it: the engine's "prompt" is a chat's "messages".
+
+    in_text: in the message too, where an API's clients see nothing else.
+    """
     try:
         yield
     except RequestError as error:
-        error.field = names.get(error.field, error.field)
+        theirs = names.get(error.field, error.field)
+        if in_text:
+            error.args = (re.sub(rf"\b{re.escape(error.field)}\b", theirs, str(error)),)
+        error.field = theirs
         raise

@@ -356,7 +356,12 @@ def _answers(responses: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 def _type(name: str, schema: Mapping[str, Any]) -> str:
     needed = schema.get("required", ())
     rows = (
-        (field, _kind(one), _inline(_about(one)), "needed" if field in needed else _default(one))
+        (
+            field,
+            _kind(one),
+            _inline(str(one.get("description", ""))),
+            "needed" if field in needed else _default(one),
+        )
         for field, one in schema.get("properties", {}).items()
     )
     about, anchor = _text(schema.get("description", "")), escape(name)
@@ -388,10 +393,6 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         return f"list of {_kind(schema.get('items', {}))}"
     return escape(str(schema.get("type", "anything")))
-
-
-def _about(schema: Mapping[str, Any]) -> str:
-    return str(schema.get("description", ""))
 
 
 def _default(schema: Mapping[str, Any]) -> str:

@@ -321,17 +321,14 @@ class Service:
         Nothing comes before every prompt has its first token, so that if any of them is refused
         the caller has not begun to answer yet. Closing the generator frees everything.
         """
-        prompts = map(self._truncating, prompts) if self.config.truncate_max_tokens else prompts
+        if self.config.truncate_max_tokens:  # a max_tokens above what is left is lowered
+            prompts = ({**as_dict(prompt), "truncate_max_tokens": True} for prompt in prompts)
         by_id = {f"{request_id}-{number}": prompt for number, prompt in enumerate(prompts)}
         deltas = self.engine.generate(by_id, params, self._interval(whole))
         return self._together(deltas, list(by_id), field_names)
 
     def _interval(self, whole: bool) -> int | None:
         return None if whole else self.config.stream_interval
-
-    def _truncating(self, prompt: Prompt) -> Prompt:
-        """That a max_tokens above what is left is lowered."""
-        return {**as_dict(prompt), "truncate_max_tokens": True}
 
     def run_turn(
         self,
@@ -376,7 +373,9 @@ class Service:
             unfinished.clear()  # refused, so that none has run
             raise
         except EngineError as error:
-            raise self._as_unavailable(error) from None
+            if self.engine.healthy:  # else it is another matter than a failed step
+                raise
+            raise EngineUnavailableError(str(error)) from None
         finally:
             self.metrics.observe_aborted(len(unfinished))
 
@@ -388,7 +387,3 @@ class Service:
     def sessions(self) -> SessionManager:
         """To be read; what changes them is done by ``in_engine``."""
         return self.engine.engine.sessions
-
-    def _as_unavailable(self, error: EngineError) -> EngineError:
-        """The error of a dead engine is another matter than one of a failed step."""
-        return error if self.engine.healthy else EngineUnavailableError(str(error))
