@@ -224,7 +224,7 @@ class AsyncEngine:
             await self._preparation.run(0, rules)
 
     async def misfit(self, schema: Mapping[str, Any], text: str) -> str:
-        """See ``Grammars.misfit``."""
+        """Why a text does not fit a schema: see ``Grammars.misfit``."""
         return await self._preparation.compile(
             partial(self.engine.input_processor.grammars.misfit, schema, text)
         )
@@ -247,7 +247,7 @@ class AsyncEngine:
         return await self.call(act)
 
     def give_memory_back(self) -> None:
-        """Something large is done with: return what it took to the system, soon."""
+        """Return free memory to the system soon."""
         self._preparation.give_back_soon()
 
     def _rest_soon(self) -> None:

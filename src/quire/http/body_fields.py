@@ -133,7 +133,7 @@ def _as_whole(value: Any) -> Any:
 
 
 def given_of(body: BaseModel, *names: str) -> dict[str, Any]:
-    """Those fields of a body that are there, by name."""
+    """The given fields of a body, by name."""
     fields = ((name, getattr(body, name)) for name in names)
     return {name: value for name, value in fields if value is not None}
 
@@ -186,7 +186,6 @@ def no_deeper(levels: int, most_values: int) -> AfterValidator:
 
 
 def check_depth(value: Any, levels: int, most_values: int) -> Any:
-    """The value, if it holds no more than that."""
     level, count = [value], 0
     for _ in range(levels):
         level = [item for outer in level for item in _inside(outer)]
@@ -304,7 +303,7 @@ class JsonSchema(Strict):
 
 
 class ResponseFormat(Strict):
-    """What OpenAI's API calls so; structural_tag is vLLM's."""
+    """OpenAI's response_format; structural_tag is vLLM's."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchema | None = None
@@ -314,7 +313,7 @@ class ResponseFormat(Strict):
     own_schema: dict[str, Any] | None = Field(default=None, alias="schema")  # llama.cpp's
 
     def structured_outputs(self) -> StructuredOutputs | None:
-        """None: any text."""
+        """What the text must be like; None: any text."""
         match self.type:
             case "json_object" | "json_schema" if self.own_schema is not None:
                 return StructuredOutputs(json=self.own_schema)
@@ -351,7 +350,7 @@ class StructuredFields(SamplingFields):
 
     @property
     def structure_field(self) -> str:
-        """Which of them this one does; RequestError if several do."""
+        """The field that asks for structured text; RequestError if several do."""
         given = ["structured_outputs"] if self.structured_outputs is not None else []
         if self.response_format is not None and self.response_format.type != "text":
             given.append("response_format")

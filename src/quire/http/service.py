@@ -122,7 +122,7 @@ MOST_LOGPROBS = 2**22  # a quarter of a kilobyte each, in memory and again in th
 
 
 def _most_tokens(count: int, longest: int, prompts: Sequence[str | Sequence[int]] | None) -> int:
-    """Of ``count`` prompts; a character may be as many tokens as it has bytes."""
+    """The most tokens of ``count`` prompts; a character may be one token a byte."""
     if prompts is None:
         return count * longest
     lengths = (
@@ -189,7 +189,7 @@ class Service:
 
     @property
     def adapters(self) -> Adapters | None:
-        """Those that are served beside the model, if any may be."""
+        """The adapters, if any may be served."""
         return self.engine.engine.capabilities.adapters
 
     def miss_of(self, metrics: RequestMetrics) -> MissRow | None:
@@ -202,7 +202,7 @@ class Service:
 
     @property
     def all_names(self) -> list[str]:
-        """Of the model, and of its adapters."""
+        """The names of the model and of its adapters."""
         cards = [] if self.adapters is None else self.adapters.cards
         return [*self.model_names, *(card.name for card in cards)]
 
@@ -385,5 +385,5 @@ class Service:
 
     @property
     def sessions(self) -> SessionManager:
-        """To be read; what changes them is done by ``in_engine``."""
+        """The sessions, to be read; they are changed by ``in_engine``."""
         return self.engine.engine.sessions

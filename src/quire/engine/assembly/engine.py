@@ -279,7 +279,7 @@ def _load(
 def _serve_adapters(
     config: EngineConfig, model: Model, instruction_set: str, team: Team | None
 ) -> tuple[Adapters | None, AdapterShare | None]:
-    """Those that are asked for, and what of the memory may be theirs."""
+    """The adapters that are asked for, and the memory that they may take."""
     if not config.enable_lora:
         return None, None
     most_kept, rank = config.max_cpu_loras or config.max_loras, config.max_lora_rank
@@ -292,7 +292,7 @@ def _serve_adapters(
 def _recovery_costs(
     config: EngineConfig, runtime: DeviceRuntime, store: Store | None
 ) -> RecoveryCosts:
-    """Measured, where something hangs on them."""
+    """Measured only where a decision depends on them."""
     if store is not None:
         measured = runtime.recovery_costs()
         return replace(measured, fetch_per_block=store.seconds_to_fetch())
@@ -334,7 +334,7 @@ def _load_draft(
 
 
 def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> ConfigError:
-    """No room for a pool: how much of it is the draft model's."""
+    """An error about room for a pool, with the draft model's share."""
     if draft is None:
         return ConfigError(f"{error}; {DOCTOR}")
     own = cache_shape(draft.model, draft.kv_dtype).bytes_per_token

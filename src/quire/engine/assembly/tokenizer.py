@@ -24,7 +24,7 @@ _WORKERS = 3  # as many as threads that prepare inputs
 
 
 def tokenizer_of(config: EngineConfig) -> Tokenizer:
-    """The model's, with its own chat template or another."""
+    """The model's tokenizer, with its own chat template or another."""
     template = _read_template(config.chat_template)
     return load_tokenizer(tokenizer_directory(config), template, BoxedTemplates())
 

@@ -272,7 +272,7 @@ def turn(
 
 
 def _marks(request: CountTokensRequest) -> Iterator[Mark]:
-    """Of what is to be cached, in the order of the prompt."""
+    """The marks of what is to be cached, in the order of the prompt."""
     for tool in request.tools:
         yield from mark_of(tool.cache_control, tool.description or tool.name)
     for text in request.system:
@@ -305,7 +305,7 @@ def _expect_no_thoughts(request: MessagesRequest) -> None:
 
 
 def _variables(request: CountTokensRequest) -> dict[str, Any]:
-    """The chat template's: whether to think."""
+    """The chat template's variables."""
     variables: dict[str, Any] = {}
     if request.thinking is not None and request.thinking.type != "adaptive":
         variables["enable_thinking"] = request.thinking.type == "enabled"

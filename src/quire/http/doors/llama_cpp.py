@@ -139,7 +139,7 @@ def are_several(given: Any) -> bool:
 
 
 def prompts_of(field: str, given: Any) -> list[Any]:
-    """Each is a text, or a list of tokens and texts that are one."""
+    """The prompts; each is a text, or a list of tokens and texts that are one prompt."""
     if are_several(given):
         return texts_of(field, [one.text if isinstance(one, TextObject) else one for one in given])
     one = given.text if isinstance(given, TextObject) else given
@@ -261,7 +261,7 @@ class InfillRequest(LlamaCppRequest):
 
     @property
     def before(self) -> str:
-        """All that stands before what is to be written, other files first."""
+        """All text before the gap, other files first."""
         files = (f"{one.filename}\n{one.text}\n" for one in self.input_extra)
         return "".join([*files, self.input_prefix, self.prompt])
 

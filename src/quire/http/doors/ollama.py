@@ -84,11 +84,11 @@ class OllamaBody(Strict):
     keep_alive: KeepAlive | None = None
 
     def asks(self, service: Service) -> ModelChoice:
-        """Who answers."""
+        """The model that answers."""
         return service.model_of(untagged(service, self.model), self.warnings)
 
     def context_of(self, max_model_len: int | None) -> Context:
-        """A warning where num_ctx is more than there is, as Ollama logs it."""
+        """The context of num_ctx, with a warning where that is more than there is."""
         wanted, there_is = self.options.num_ctx, max_model_len
         if wanted is not None and (there_is is None or wanted < there_is):
             return Context(max(wanted, _LEAST_CONTEXT), "num_ctx")
@@ -119,7 +119,7 @@ class OllamaRequest(OllamaBody):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The chat template's."""
+        """The chat template's variables."""
         if isinstance(self.think, str):
             return {"enable_thinking": True, "reasoning_effort": self.think}
         return {} if self.think is None else {"enable_thinking": self.think}
@@ -283,7 +283,7 @@ Line = GeneratedAnswer | OllamaChatAnswer
 
 
 class OllamaWriter:
-    """line: what a line of the answer is."""
+    """Writes an answer. line: the type of its lines."""
 
     def __init__(self, turn: TurnStream, request: OllamaRequest, line: type[Line]) -> None:
         self._turn = turn

@@ -25,7 +25,7 @@ _NEVER = "9999-12-31T23:59:59Z"  # the model is let go with the server
 
 
 class _NamingRequest(Strict):
-    """``name`` is what ``model`` was called once."""
+    """A body that names a model; ``name`` is the older name of ``model``."""
 
     model: str | None = None
     name: str | None = None

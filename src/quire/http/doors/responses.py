@@ -87,7 +87,7 @@ class ResponseStore:
         self._make_room()
 
     def get(self, owner: str | None, response_id: str) -> Kept:
-        """UnknownResponseError if there is none, or it is another owner's."""
+        """A kept response. UnknownResponseError: there is none, or it is another owner's."""
         own = self._by_owner.get(owner)
         if own is None or response_id not in own.kept:
             raise _unknown("response", response_id, "previous_response_id")

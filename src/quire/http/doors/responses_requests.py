@@ -255,7 +255,7 @@ def turn(
     defaults: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> ConversationTurn:
-    """items: all of the conversation's, those of earlier responses first."""
+    """The turn of a request. items: of the whole conversation, the earliest first."""
     offered, form = request.offered, request.text.format
     return ConversationTurn(
         messages=list(messages(request.instructions, items)),
@@ -331,7 +331,7 @@ def _of_others(item: Json) -> Message:
 
 
 def _begins_anew(said: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
-    """A turn is reasoning, then text, then calls."""
+    """Whether a piece begins another turn, which is reasoning, then text, then calls."""
     order = ("reasoning_content", "content", "tool_calls")
     (kind,) = piece
     return any(name in said for name in order[order.index(kind) + 1 :]) or (
@@ -340,7 +340,7 @@ def _begins_anew(said: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
 
 
 def _whole(said: Mapping[str, Any]) -> Iterator[Message]:
-    """Nothing of what holds nothing: another server's reasoning is encrypted."""
+    """The assistant's message, unless it is empty, as another server's reasoning is."""
     if any(said.values()):
         yield {"role": "assistant", "content": "", **said}
 

@@ -192,7 +192,7 @@ class Offered:
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """By which the model knows a tool: no longer than names may be."""
+    """The model's name of a tool, cut to what names may have."""
     if not namespace:
         return name
     whole = namespace + _SEPARATOR + name

@@ -125,7 +125,7 @@ class TurnListener(Protocol):
 
 
 class Speaker(Protocol):
-    """A ``PreparedChat``, or what is like one."""
+    """What runs and speaks: a ``PreparedChat``, or a ``RawText``."""
 
     def run(self, request_id: str, *, whole: bool) -> Progress: ...
 

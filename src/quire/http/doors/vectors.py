@@ -229,7 +229,7 @@ class RerankRequest(_TextsRequest):
 
     @property
     def field(self) -> str:
-        """What the texts are called."""
+        """The name of the field with the texts."""
         return "documents" if self.texts_ is None else "texts"
 
     def texts(self) -> list[str]:
@@ -430,7 +430,7 @@ async def vectors(
 
 
 async def _joined(service: Service, texts: Sequence[Any]) -> Sequence[Prompt]:
-    """The same, with tokens in place of texts that stand among tokens."""
+    """The prompts, with tokens in place of texts that are among tokens."""
     if not any(isinstance(one, str) for text in texts if isinstance(text, list) for one in text):
         return texts
     with service.reserve(len(texts), texts):
