@@ -18,7 +18,7 @@ Call = Callable[[Callable[[], list[BlockHash]]], Awaitable[list[BlockHash]]]
 
 
 class Handover:
-    """Fetches blocks for an engine that decodes. What does not come is computed here."""
+    """Of an engine that decodes. What does not come is computed here."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Handover:
 
 
 def _missing(allocator: KVAllocator, names: Sequence[BlockHash]) -> list[BlockHash]:
-    """The blocks that the pool does not have."""
+    """Those that the pool does not have."""
     contents = allocator.contents
     return [name for name in names if contents is None or contents.locate(name) is None]
 

@@ -313,7 +313,7 @@ class StateReader:
         )
 
     def state(self, limit: int) -> EngineState:
-        """The state, with details of at most ``limit`` requests of each kind, and sessions."""
+        """With details of at most ``limit`` requests of each kind, and sessions."""
         engine, sessions = self._engine, self._engine.scheduler.sessions
         preemptions = (one for one in reversed(engine.log.since(0)) if one.decision.what.preempts)
         return EngineState(

@@ -30,7 +30,7 @@ _CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 
 
 class RichScreen:
-    """A ``Screen``: a terminal that can move its cursor.
+    """A terminal that can move its cursor.
 
     markdown: answers are Markdown; else their text is shown as it is.
     """
@@ -54,11 +54,13 @@ class RichScreen:
         )
 
     def read(self) -> str:
+        """See ``Screen.read``."""
         bold = "" if self._console.no_color else "\x1b[1;36m"
         return unquoted(self._session.prompt(ANSI(f"{bold}{_PROMPT}\x1b[0m")))
 
     @contextmanager
     def answering(self) -> Iterator[Shown]:
+        """See ``Screen.answering``."""
         growing = _GrowingAnswer(self._console, self._markdown)
         with growing.live:
             try:
@@ -69,9 +71,11 @@ class RichScreen:
             self._console.print()
 
     def note(self, text: str) -> None:
+        """See ``Screen.note``."""
         self._console.print(Text(text, style="dim"))
 
     def error(self, text: str) -> None:
+        """See ``Screen.error``."""
         self._console.print(Text(text, style="red"))
 
 
@@ -87,6 +91,7 @@ class _GrowingAnswer:
         self.live = Live(Text("…", "dim"), console=console, auto_refresh=False, transient=True)
 
     def add(self, piece: Piece) -> None:
+        """See ``Shown.add``."""
         self._reasoning += piece.reasoning.translate(_CONTROLS)
         if piece.text and self._reasoning:
             self._print(Text(self._reasoning.strip(), "dim italic"))

@@ -14,7 +14,7 @@ from quire.engine.assembly.ranks.team import Team
 
 
 class OtherFetchers:
-    """``FetchingRanks`` over a team. Several fetches may be under way."""
+    """See ``FetchingRanks``. Several fetches may be under way."""
 
     def __init__(self, team: Team) -> None:
         self._team = team
@@ -23,7 +23,7 @@ class OtherFetchers:
         team.hear_of(Fetched, self._fetched)
 
     def begin(self, host: str, port: int, names: Sequence[BlockHash]) -> Callable[[float], None]:
-        """A rank that does not answer costs the seconds of the wait."""
+        """See ``FetchingRanks``. A rank that does not answer costs the seconds."""
         number, ended = next(self._numbers), threading.Semaphore(0)
         self._under_way[number] = ended
         self._team.say(Fetch(number, host, port, list(names)))
@@ -43,6 +43,6 @@ class OtherFetchers:
 
 
 def fetch_on_all(team: Team | None, transfer: BlockServer | BlockFetcher | None) -> None:
-    """Let other ranks fetch their parts of blocks, if there are any and blocks are fetched."""
+    """If there are other ranks, and blocks are fetched."""
     if team is not None and isinstance(transfer, BlockFetcher):
         transfer.others = OtherFetchers(team)
