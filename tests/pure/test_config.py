@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import resource
 from dataclasses import fields
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.core.settings import parse_bytes
-from quire.engine.config import EngineConfig
+from quire.engine.config import EngineConfig, check_on_gpu
 from quire.http.config.server import ServerConfig, make_room
 from quire.tools.cli import main
 
@@ -116,9 +117,23 @@ def test_a_value_of_another_type_is_refused_by_name(kind: type) -> None:
      ("cuda", "swap_path", "/tmp")],
 )  # fmt: skip
 def test_what_does_nothing_on_a_device_is_refused(device: str, name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f'{name} does nothing with device "{device}"'):
+    with pytest.raises(ConfigError, match=f"{name} does nothing (with device|on a GPU)"):
         EngineConfig.create({"device": device, name: value, "swap_space": 1.0})
     EngineConfig.create({name: value, "swap_space": 1.0})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"experts_path": "/tmp"}, {"swap_path": "/tmp", "swap_space": 1.0}, {"cpu_isa": "avx2"},
+     {"kv_store": "/tmp"}, {"role": "decode"}, {"enable_lora": True}, {"kv_cache_dtype": "int4"},
+     {"tensor_parallel_size": 2}, {"speculative_config": {"method": "draft"}}],
+)  # fmt: skip
+def test_a_gpu_that_is_found_refuses_what_one_that_is_named_does(given: dict[str, Any]) -> None:
+    config = EngineConfig.create(given)
+    with pytest.raises(ConfigError) as found:
+        check_on_gpu(config)
+    with pytest.raises(ConfigError, match=re.escape(str(found.value))):
+        EngineConfig.create({**given, "device": "cuda"})
 
 
 @pytest.mark.parametrize(

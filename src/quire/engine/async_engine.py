@@ -224,7 +224,7 @@ class AsyncEngine:
             await self._preparation.run(0, rules)
 
     async def misfit(self, schema: Mapping[str, Any], text: str) -> str:
-        """See ``Grammars.misfit``."""
+        """Why a text does not fit a schema: see ``Grammars.misfit``."""
         return await self._preparation.compile(
             partial(self.engine.input_processor.grammars.misfit, schema, text)
         )
@@ -247,7 +247,7 @@ class AsyncEngine:
         return await self.call(act)
 
     def give_memory_back(self) -> None:
-        """Something large is done with: return what it took to the system, soon."""
+        """Return free memory to the system soon."""
         self._preparation.give_back_soon()
 
     def _rest_soon(self) -> None:
@@ -347,8 +347,8 @@ class AsyncEngine:
             self.engine.abort(request_id)
 
     def _ended(self, error: BaseException | None) -> None:
-        why = EngineError(_STOPPED) if error is None else _death(error)
-        self._failure = self._failure or why
+        why = _STOPPED if error is None else f"the engine died: {reason(error)}"
+        self._failure = self._failure or EngineError(why)
         self._delivery.call_soon(partial(self._fail_all, self._failure))
 
     # -- in the event loop -----------------------------------------------------------------
@@ -382,7 +382,3 @@ def _settle(answer: asyncio.Future[_T], error: Exception | None, result: Any = N
         answer.set_result(result)
     else:
         answer.set_exception(error)
-
-
-def _death(error: BaseException) -> EngineError:
-    return EngineError(f"the engine died: {reason(error)}")

@@ -225,7 +225,7 @@ class AsyncLLM:
 
 
 def _named(delta: Delta, request_id: str) -> Delta:
-    """As its request's caller calls it."""
+    """A delta with the id that the request's caller gave."""
     final = delta.final
     renamed = None if final is None else replace(final, request_id=request_id)
     return delta._replace(request_id=request_id, final=renamed)

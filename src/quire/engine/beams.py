@@ -22,7 +22,7 @@ class BeamSearchParams:
     skip_special_tokens: bool = True
 
     def as_sampling(self) -> SamplingParams:
-        """The same as every request has it. RequestError for what cannot be."""
+        """The same as SamplingParams. RequestError for what cannot be."""
         return SamplingParams(
             use_beam_search=True,
             n=self.beam_width,
@@ -69,6 +69,5 @@ class BeamSearchOutput:
 
     @classmethod
     def of(cls, request: RequestOutput) -> BeamSearchOutput:
-        """Of a finished request."""
         found = [BeamSearchSequence.of(request, output) for output in request.outputs]
         return cls([] if request.error else found, request.error)

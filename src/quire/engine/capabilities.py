@@ -50,10 +50,10 @@ class Capabilities(NamedTuple):
 
 
 class Forgetful(Protocol):
-    """An executor of a model."""
+    """An executor that can begin anew."""
 
     def forget(self) -> None:
-        """No sequence lives any more that steps have told of."""
+        """Forget all sequences."""
         ...
 
 

@@ -39,7 +39,7 @@ class Interrupts:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def hold(self, act: Callable[[], _T]) -> _T:
-        """What ``act`` returns; what it has not let through has its effect after it."""
+        """What ``act`` returns; signals that come meanwhile are handled after it."""
         if threading.current_thread() is not threading.main_thread():
             return act()
         if within(Interrupts.hold, sys._getframe(1)):  # within another one's
@@ -53,7 +53,7 @@ class Interrupts:
             self.let_through()
 
     def let_through(self) -> None:
-        """What has been heard has its effect now. Raises what its handlers raise."""
+        """Handle the signals that were held back. Raises what their handlers raise."""
         while self._heard:
             number = self._heard.pop(0)
             self._handlers[number](number, sys._getframe())
@@ -171,7 +171,7 @@ class Driver:
     # -- within a turn -------------------------------------------------------------------------
 
     def _whole(self, act: Callable[[], _T]) -> _T:
-        """Find the engine whole, and leave it so."""
+        """Do it with an engine that is whole, and leave it whole."""
         if within(Driver._whole, sys._getframe(1)):  # a call within a call
             return act()
         if self.engine.torn:
@@ -228,7 +228,7 @@ class Driver:
                 self._change(lambda: self._end(waiting))
 
     def _submit(self, prepared: PreparedRequest) -> None:
-        """It arrives now, however long its call has stood in line."""
+        """Queue a request, whose arrival is now."""
         request = replace(prepared.request, arrival=self.engine.clock())
         self.engine.submit(replace(prepared, request=request))
 

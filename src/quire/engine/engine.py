@@ -190,7 +190,7 @@ class Engine:
         return self.scheduler.abort(request_id, invalid=invalid)
 
     def end(self, request_id: str, error: QuireError) -> Delta | None:
-        """Abort it, and what its caller is to be told; None if it is not running."""
+        """Abort a request; returns its caller's last delta, or None if it is not running."""
         progress = self._requests.get(request_id)
         if progress is None:
             return None
@@ -256,7 +256,7 @@ class Engine:
         return [noted.decision for noted in self.log.since(0)]
 
     def states(self) -> list[RequestState]:
-        """How far the requests have come that have not ended."""
+        """The states of requests that have not ended."""
         now = self.clock()
         return [one.state(now) for one in self._requests.values()]
 
@@ -327,7 +327,7 @@ class Engine:
             return PendingStep.failed(step, error)
 
     def _take_in(self, pending: PendingStep) -> tuple[list[Delta], Taken]:
-        """Wait for a step, and take in what it gave."""
+        """Wait for a step, and process its result."""
         try:
             result = pending.collect()
         except RankError:
@@ -381,7 +381,7 @@ class Engine:
         return deltas, taken(step, seconds, deltas, drafts)
 
     def _follow(self, step: Step, now: float) -> list[Delta]:
-        """How far prompts have come by a step, for those who follow them."""
+        """The progress of prompts in a step, for callers that follow it."""
         found = list[Delta | None]()
         for chunk in step.chunks:
             progress = self._request_of(chunk.seq_id)
@@ -455,7 +455,7 @@ class Engine:
                 self._end_early(decision.request_id, why)
 
     def _end_unready(self, concerns: Callable[[Request], bool], error: QuireError) -> None:
-        """End the requests that lack what cannot be had."""
+        """End the requests that lack something which cannot be had."""
         for request_id, progress in [*self._requests.items()]:
             if concerns(progress.request):
                 self._end_early(request_id, error)

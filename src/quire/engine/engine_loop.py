@@ -27,7 +27,7 @@ _LAST_WORDS = 1.0  # seconds in which callers hear that it is over
 
 
 class _End(NamedTuple):
-    """Nothing more comes, because of ``error`` or because all has come."""
+    """The end of a stream, because of ``error`` or because all has come."""
 
     error: BaseException | None
 
@@ -60,7 +60,7 @@ class EngineLoop:
         return self.engine.healthy and not self._closed
 
     async def ask(self, make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """What a coroutine gives that runs beside the engine."""
+        """The result of a coroutine that runs in the engine's loop."""
         return await asyncio.wrap_future(self.submit(make))
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:

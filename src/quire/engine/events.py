@@ -67,19 +67,19 @@ class Watcher:
     """
 
     def began(self, request: Request) -> None:
-        """It waits to be let in."""
+        """A request waits to be admitted."""
 
     def refused(self, decision: Decision, now: float) -> None:
-        """A request is not let in at all."""
+        """A request is refused."""
 
     def planned(self, step: Step) -> None:
-        """It is about to begin."""
+        """A step is about to begin."""
 
     def decided(self, step: Step) -> None:
         """A step decides something about requests, or the one before it did."""
 
     def took(self, taken: Taken) -> None:
-        """A step is over, and what it gave is taken in."""
+        """A step is over, and its result is processed."""
 
     def rested(self) -> None:
         """After a step there is nothing left to do."""

@@ -31,7 +31,7 @@ class Gauge(Metric):
 
 
 def figures_of(engine: Engine, model_name: str) -> list[Metric]:
-    """Between two steps."""
+    """The engine's figures; to be called between two steps."""
     labels = {"model_name": model_name}
     return [
         *(Gauge(f"quire:{name}", labels, value) for name, value in _gauges(engine)),

@@ -149,16 +149,16 @@ class InputProcessor:
 
     @property
     def num_labels(self) -> int:
-        """Of a head that classifies; 0: there is none."""
+        """Labels of a head that classifies; 0: there is none."""
         return 0 if self.pooler is None else self.pooler.labels
 
     @property
     def max_characters(self) -> int:
-        """Of a text that may be looked at, to see whether its tokens fit."""
+        """The longest text that is tokenized to see whether it fits."""
         return self._encoder.max_characters
 
     def most_tokens(self, params: SamplingParams) -> int:
-        """Of an output, as far as is known before its prompt is."""
+        """The most tokens of an output, as far as is known without its prompt."""
         if params.max_tokens is None:
             return self.max_model_len or max(self._default_max_tokens, params.min_tokens)
         return min(params.max_tokens, self.max_model_len or params.max_tokens)
@@ -482,7 +482,7 @@ class InputProcessor:
 
 
 def as_dict(prompt: Prompt) -> Mapping[str, Any]:
-    """The same, to which options can be added."""
+    """A prompt as a dict, to which options can be added."""
     if isinstance(prompt, Mapping):
         return prompt
     return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}

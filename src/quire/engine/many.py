@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many, as many."""
+    """A list of one prompt or of many."""
     one = isinstance(prompts, (str, Mapping)) or (
         isinstance(prompts, Sequence) and len(prompts) > 0 and isinstance(prompts[0], int)
     )

@@ -35,7 +35,7 @@ class TokenLogprobTable(Mapping[int, Logprob]):
 
     @property
     def token_id(self) -> int:
-        """Of the chosen token."""
+        """The id of the chosen token."""
         return self.token.token_id
 
     @property
@@ -174,7 +174,7 @@ class OutputsSoFar:
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + gained
 
     def copies(self) -> list[CompletionOutput]:
-        """That stay as they are when more comes."""
+        """Copies that stay as they are when more comes."""
         return [
             replace(
                 output,

@@ -73,7 +73,7 @@ class BranchProgress:
 
     @property
     def begun(self) -> bytes:
-        """Of a character that the tokens so far have not completed."""
+        """The bytes of a character that is not complete yet."""
         return self._detokenizer.begun
 
     def text_token(self, token_id: int, reason: FinishReason | None, begun: bytes) -> TextToken:
@@ -182,7 +182,7 @@ class RequestProgress:
         return delta._replace(stop_reason=str(error), final=final, failure=error)
 
     def last(self, delta: Delta, now: float) -> Delta:
-        """The one that ends the request, with all of it."""
+        """The delta that ends the request, with its RequestOutput."""
         final = self.final(now)
         if final.prompt_logprobs is not None and None in final.prompt_logprobs[1:]:
             why = "log-probabilities of its prompt were lost with a request that failed"
@@ -190,7 +190,7 @@ class RequestProgress:
         return delta._replace(final=final)
 
     def _end(self, output: CompletionOutput, seconds: float) -> Delta:
-        """That an output has ended, or something else, without a token."""
+        """A delta without a token."""
         return Delta(
             request_id=self.request.request_id,
             index=output.index,
@@ -217,7 +217,7 @@ class RequestProgress:
     def state(
         self, now: float, reason: str | None = None, error: QuireError | None = None
     ) -> RequestState:
-        """For those who watch. reason: the one with which it ends."""
+        """The state for watchers. reason: the one with which it ends."""
         found = [branch.output for branch in self.branches]
         return RequestState(
             self.request,
@@ -264,7 +264,6 @@ class RequestProgress:
 
     @property
     def miss(self) -> Miss | None:
-        """See ``RequestMetrics``."""
         memory, end = self._memory, self._first_token_time
         miss, since = memory.miss, memory.read_since
         if miss is None or since is None or end is None:
@@ -273,7 +272,6 @@ class RequestProgress:
 
     @property
     def grammar_seconds(self) -> float:
-        """See ``RequestMetrics``."""
         rules = self.request.rules
         return rules.seconds if isinstance(rules, BoxedRules) else 0.0
 
@@ -343,7 +341,7 @@ def taken(
     deltas: Iterable[Delta],
     drafts: Sequence[tuple[int, int]] = (),
 ) -> Taken:
-    """The event that a step is over which gave this."""
+    """The event that a step is over, with its deltas."""
     num_tokens = first_tokens = 0
     to_first, between = list[float](), list[float]()
     for delta in deltas:
@@ -366,7 +364,7 @@ def broken_off(error: QuireError | None) -> str:
 
 
 def _failure(request: RequestProgress, why: str) -> QuireError:
-    """What it must be like is its caller's word."""
+    """The error of a sequence; where a form was asked for, it is the caller's."""
     if request.request.params.structured_outputs is not None:
         return RequestError(why, "structured_outputs")
     return EngineError(why)

@@ -193,7 +193,7 @@ class History(Watcher, Generic[_M]):
 
 
 class Noted(NamedTuple):
-    """number: of all decisions that have been noted, from 1."""
+    """A decision with its number among all that were noted, from 1."""
 
     number: int
     time: float
@@ -215,7 +215,7 @@ class DecisionLog(Watcher):
         self.waiting: dict[str, Decision] = {}
 
     def since(self, number: int) -> list[Noted]:
-        """Those after it that are still kept."""
+        """The decisions after a number that are still kept."""
         return [noted for noted in self._noted if noted.number > number]
 
     def decided(self, step: Step) -> None:
@@ -270,7 +270,7 @@ class PartTimes(Watcher):
         self._asked = 0.0
 
     def of_late(self) -> StepParts | None:
-        """Over the latest ten seconds; None if no step has been timed in them."""
+        """The mean over the latest ten seconds; None if no step was timed in them."""
         self._asked = now = time.monotonic()
         if self._events.find(PartTimes) is None:
             self._marks.clear()

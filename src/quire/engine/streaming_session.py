@@ -78,7 +78,7 @@ class StreamingSession:
 
     @property
     def soft_cuts(self) -> list[SoftCut]:
-        """Those in its history, the first one first."""
+        """The soft cuts in its history, the first one first."""
         return list(self._sessions.get(self.session_id).soft_cuts)
 
     def recompute(self, last_n: int) -> None:

@@ -45,7 +45,7 @@ class Unwaited(io.RawIOBase):
         threading.Thread(target=self._run, name=f"quire-{name}", daemon=True).start()
 
     def write(self, data: object) -> int:
-        """Never waits."""
+        """Queue the data; never waits."""
         taken = bytes(cast(bytes, data))
         if self._queue.qsize() < _MOST:
             self._queue.put(taken)
@@ -89,7 +89,7 @@ class Unwaited(io.RawIOBase):
                     event.set()
 
     def _tell_of_drops(self) -> bool:
-        """Once there is room again."""
+        """Log how many lines were dropped, once there is room again."""
         lines = self.num_dropped - self._told
         if not lines or self._queue.qsize() > _MOST // 2:
             return False
@@ -160,7 +160,7 @@ def num_dropped() -> int:
 
 
 def _taken(name: str) -> TextIO | None:
-    """In place of a stream; None where it is no file, or is taken already."""
+    """A stream over ``Unwaited``; None where it is no file, or is replaced already."""
     stream: TextIO | None = getattr(sys, name)
     if stream is None or _file(stream) is not None:
         return None

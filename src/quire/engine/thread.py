@@ -71,11 +71,11 @@ class EngineThread:
         self._thread.start()
 
     def put(self, command: Command | None) -> None:
-        """To be carried out between two steps. None: end after the step under way."""
+        """Queue a command for between two steps. None: end after the step under way."""
         self._commands.put(command)
 
     def fail(self, error: BaseException) -> None:
-        """End with this, be there something to do or not."""
+        """End the thread with this error."""
 
         def command() -> None:
             raise error
@@ -109,7 +109,7 @@ class EngineThread:
         return Turn.STEPPED
 
     def wind_up(self, failure: BaseException | None) -> None:
-        """Say that it is over. Nobody may wait for an answer that never comes."""
+        """Tell all who wait that the thread has ended."""
         self._ended(failure)
         while not self._commands.empty():
             command = self._commands.get()
@@ -135,7 +135,7 @@ class EngineThread:
 
 @dataclass(slots=True)
 class _Held:
-    """Of one output: what has come since something of it was given."""
+    """The deltas of one output that were not handed out yet."""
 
     deltas: list[Delta] = field(default_factory=list)
     num_tokens: int = 0
@@ -172,7 +172,7 @@ class OutputCollector:
             self._waiter.set_result(None)
 
     def fail(self, failure: EngineError) -> None:
-        """Nothing more will come, because of ``failure``."""
+        """End with ``failure`` after what has come."""
         self._failure = failure
         self.wake()
 
@@ -232,7 +232,7 @@ class Delivery:
         self._loop = loop
 
     def put(self, deltas: list[Delta]) -> None:
-        """What a step gave."""
+        """Take the deltas of a step."""
         self._steps.append(deltas)
         urgent = not self._gathering
         for delta in deltas:
@@ -247,7 +247,7 @@ class Delivery:
             self._loop.call_soon_threadsafe(callback)
 
     def fail_all(self, failure: EngineError) -> None:
-        """Nothing more will come, because of ``failure``."""
+        """End with ``failure`` after what has come."""
         self._take()
         for collector in self.collectors.values():
             collector.fail(failure)

@@ -27,7 +27,7 @@ class EmbeddingOutput:
 
 @dataclass
 class PoolingOutput:
-    """The same as a tensor."""
+    """A text's vector as a tensor."""
 
     data: Any
 
@@ -70,13 +70,13 @@ class PoolingRequestOutput(Generic[_Made]):
 
     @classmethod
     def of(cls: type[_Self], done: RequestOutput, make: Callable[[Sequence[float]], Any]) -> _Self:
-        """Of a finished request, whose vector becomes something."""
+        """The result of a finished request. make: makes the output of its vector."""
         made = None if done.error is not None else make(done.vector or ())
         return cls(done.request_id, made, done.prompt_token_ids, done.metrics, done.error)
 
     @property
     def outputs(self) -> _Made:
-        """EngineError: it failed."""
+        """The result. EngineError: the request failed."""
         if self._outputs is None:
             raise EngineError(self.error or "the request gave nothing")
         return self._outputs
@@ -106,7 +106,7 @@ class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
     def of_pair(
         cls, pair: Sequence[RequestOutput], score: Callable[[Sequence[RequestOutput]], float]
     ) -> ScoringRequestOutput:
-        """Of the finished requests that it takes."""
+        """The score of a pair, of the finished requests that it takes."""
         last, error = pair[-1], next((one.error for one in pair if one.error), None)
         made = None if error is not None else ScoringOutput(score(pair))
         return cls(last.request_id, made, last.prompt_token_ids, last.metrics, error)

@@ -58,7 +58,7 @@ class WaitingRoom:
         self.observe = self._estimate.observe  # to be called after every step has been planned
 
     def lift_limits(self) -> None:
-        """Let any number wait, for callers that keep their prompts themselves."""
+        """Let any number wait."""
         self.limit = self.max_tokens = None
 
     @contextmanager
@@ -120,11 +120,11 @@ class WaitingRoom:
 
     @property
     def predicted_wait(self) -> float:
-        """Seconds until all that wait now have been let in."""
+        """Seconds until all that wait now are admitted."""
         return self.wait_of(self._queue.num_new)
 
     def wait_of(self, count: int) -> float:
-        """Seconds until ``count`` have been let in."""
+        """Seconds until ``count`` are admitted."""
         forecast = self._forecast(count)
         return self._estimate.of(count) if forecast is None else forecast
 
@@ -170,7 +170,7 @@ class Places:
 
 
 def _least_tokens(prompt: object) -> int:
-    """Of a prompt whose text nobody has looked at."""
+    """The least tokens of a prompt that was not tokenized."""
     given = prompt
     if isinstance(prompt, Mapping):
         given = prompt.get("prompt_token_ids") or prompt.get("prompt")

@@ -102,7 +102,7 @@ class DeviceRuntime(Protocol):
 
 
 class OnCPU:
-    """In main memory, with the host blocks in a file.
+    """A ``DeviceRuntime``: in main memory, with the host blocks in a file.
 
     ranks_here: processes that share this machine's memory, of which this is one.
     warm_up: touch the pool's memory before the executor is there.
@@ -131,12 +131,10 @@ class OnCPU:
         self.kernels, self.instruction_set = instructions.describe(), instructions.name
 
     def start_up_lock(self) -> AbstractContextManager[None]:
-        """See ``DeviceRuntime.start_up_lock``."""
         return nullcontext()
 
     @property
     def counts_others(self) -> bool:
-        """See ``DeviceRuntime.counts_others``."""
         return self._claim.is_told
 
     def admit(self, weight_bytes: int) -> None:
@@ -153,18 +151,15 @@ class OnCPU:
             self._claim.promise(weight_bytes)
 
     def settling(self) -> AbstractContextManager[None]:
-        """See ``DeviceRuntime.settling``."""
         return self._claim.settling()
 
     def promise(self, kept: int, files: int) -> None:
-        """See ``DeviceRuntime.promise``."""
         self._kept = kept
         self._claim.promise(kept + files)
 
     def memory_budget(
         self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype
     ) -> MemoryBudget:
-        """See ``DeviceRuntime.memory_budget``."""
         return MemoryBudget(self._free(), FREE_MEMORY_SHARE)
 
     def executor(
@@ -176,7 +171,6 @@ class OnCPU:
         adapters: Mapping[Adapter, Any] | None = None,
         source: BlockSource | None = None,
     ) -> ModelExecutor:
-        """See ``DeviceRuntime.executor``."""
         kernels = choose_kernels(model.dtype, self.instruction_set)
         self._limits, self._max_positions = limits, model.max_positions
         shapes, dtypes = [*model.kv_shapes], [kv_dtype] * len(model.kv_shapes)
@@ -224,7 +218,6 @@ class OnCPU:
         return free_memory() // self._ranks_here
 
     def recovery_costs(self) -> RecoveryCosts:
-        """See ``DeviceRuntime.recovery_costs``."""
         limits = self._limits
         return measure_recovery(
             self._executor, limits.kv_groups, limits.block_size, self._max_positions

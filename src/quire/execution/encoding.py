@@ -27,7 +27,7 @@ _SHORT = 8  # tokens by which a text may be shorter, however short the longest i
 
 
 class EncoderExecutor:
-    """Has an encoder read the texts of a step. Each chunk is a whole one, and each has an outcome.
+    """An ``Executor`` that has an encoder read texts. Each chunk is whole, and has an outcome.
 
     Where the calling thread computes, a step is done when ``submit`` returns.
     """
@@ -50,7 +50,6 @@ class EncoderExecutor:
 
     @torch.inference_mode()
     def submit(self, step: Step) -> PendingStep:
-        """See ``Executor``."""
         known = self._roster.follow(step)
         outcomes: dict[int, Outcome] = {}
         for places in alike([len(chunk.token_ids) for chunk in step.chunks]):

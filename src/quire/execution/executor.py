@@ -49,7 +49,7 @@ class StepDrafts(Protocol):
 
 
 class ModelExecutor:
-    """Has a worker compute steps, and chooses their tokens.
+    """An ``Executor``: has a worker compute steps, and chooses their tokens.
 
     What steps read and write is ordered by the stream on which all of them are launched. Where the
     calling thread computes, a step is done when ``submit`` returns.
@@ -83,7 +83,6 @@ class ModelExecutor:
 
     @torch.inference_mode()
     def submit(self, step: Step) -> PendingStep:
-        """See ``Executor``."""
         known, pasts = self._roster.follow(step), self.pasts.known
         if pasts or (step.opened and _looks_back(step)):
             self.pasts.follow(step)

@@ -79,7 +79,7 @@ class Forward(Protocol):
 
 
 class DirectForward:
-    """Computes where the batch is, in main memory."""
+    """A ``Forward``. Computes where the batch is, in main memory."""
 
     def __init__(
         self,
@@ -94,7 +94,6 @@ class DirectForward:
         self._kernels = kernels
 
     def __call__(self, batch: StepBatch, sampled: Sampled) -> Hidden:
-        """See ``Forward``."""
         fields = batch.fields()
         if batch.header.fed:
             fields.token_ids[fields.fed_places] = sampled()[fields.fed_rows]
@@ -108,7 +107,6 @@ class DirectForward:
         return Hidden(states, asked, heads, attention.adapted)
 
     def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
-        """See ``Model.go_on``."""
         return self._model.go_on(texts, self._layers, self._kernels, vocab_size)
 
 

@@ -7,6 +7,7 @@ pass.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -102,6 +103,29 @@ class Strict(BaseModel):
         return schema
 
 
+NOT_OURS = "Quire does not have it"
+
+
+class Hosted(BaseModel):
+    """What another server has done in a conversation begun there.
+
+    It is left out, with a warning: what came of it is in texts. what: it is called. field: that
+    holds it.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    what: ClassVar[str]
+    field: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, data: Any, info: ValidationInfo) -> Any:
+        kind = data["type"]
+        if info.context is None or not info.context.leave_out(kind, NOT_OURS, cls.what):
+            raise RequestError(f"{cls.field} may hold no {kind}: {NOT_OURS}", cls.field)
+        return {"type": kind}
+
+
 def _as_whole(value: Any) -> Any:
     """5 of 5.0: some clients have one type for all numbers. A float's field takes either."""
     whole = type(value) is float and value.is_integer() and abs(value) <= _MOST_EXACT
@@ -109,7 +133,7 @@ def _as_whole(value: Any) -> Any:
 
 
 def given_of(body: BaseModel, *names: str) -> dict[str, Any]:
-    """Those fields of a body that are there, by name."""
+    """The given fields of a body, by name."""
     fields = ((name, getattr(body, name)) for name in names)
     return {name: value for name, value in fields if value is not None}
 
@@ -162,7 +186,6 @@ def no_deeper(levels: int, most_values: int) -> AfterValidator:
 
 
 def check_depth(value: Any, levels: int, most_values: int) -> Any:
-    """The value, if it holds no more than that."""
     level, count = [value], 0
     for _ in range(levels):
         level = [item for outer in level for item in _inside(outer)]
@@ -280,7 +303,7 @@ class JsonSchema(Strict):
 
 
 class ResponseFormat(Strict):
-    """What OpenAI's API calls so; structural_tag is vLLM's."""
+    """OpenAI's response_format; structural_tag is vLLM's."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchema | None = None
@@ -290,7 +313,7 @@ class ResponseFormat(Strict):
     own_schema: dict[str, Any] | None = Field(default=None, alias="schema")  # llama.cpp's
 
     def structured_outputs(self) -> StructuredOutputs | None:
-        """None: any text."""
+        """What the text must be like; None: any text."""
         match self.type:
             case "json_object" | "json_schema" if self.own_schema is not None:
                 return StructuredOutputs(json=self.own_schema)
@@ -327,7 +350,7 @@ class StructuredFields(SamplingFields):
 
     @property
     def structure_field(self) -> str:
-        """Which of them this one does; RequestError if several do."""
+        """The field that asks for structured text; RequestError if several do."""
         given = ["structured_outputs"] if self.structured_outputs is not None else []
         if self.response_format is not None and self.response_format.type != "text":
             given.append("response_format")
@@ -364,10 +387,16 @@ class StructuredFields(SamplingFields):
 
 
 @contextmanager
-def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
-    """Name a refused field as the caller wrote it: the engine's "prompt" is a chat's "messages"."""
+def in_callers_words(names: Mapping[str, str], *, in_text: bool = False) -> Iterator[None]:
+    """Name a refused field as the caller wrote it: the engine's "prompt" is a chat's "messages".
+
+    in_text: in the message too, where an API's clients see nothing else.
+    """
     try:
         yield
     except RequestError as error:
-        error.field = names.get(error.field, error.field)
+        theirs = names.get(error.field, error.field)
+        if in_text:
+            error.args = (re.sub(rf"\b{re.escape(error.field)}\b", theirs, str(error)),)
+        error.field = theirs
         raise

@@ -215,11 +215,11 @@ class UnsupportedThreadError(RequestError):
 
 
 class TooManyWatchersError(OverloadedError):
-    """As many look at every block as may."""
+    """No further client may watch all blocks."""
 
 
 class UnknownRequestError(RequestError):
-    """Somebody asks for a request that is not here."""
+    """A request is asked for that is not here."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"request {shown(request_id)} is not here, or has ended", "request_id")
@@ -321,7 +321,7 @@ def what_there_is(request: Request) -> HTTPException:
 
 
 def routes_of(found: Iterable[BaseRoute]) -> Iterator[Route]:
-    """Those of an app, or of what it includes."""
+    """The routes of an app, and of the routers that it includes."""
     for route in found:
         if isinstance(route, Route):
             yield route

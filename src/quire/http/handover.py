@@ -66,7 +66,7 @@ async def handed_over(service: Service, given: Mapping[str, Any]) -> dict[str, A
 
 
 def _check(given: Mapping[str, Any]) -> None:
-    """RequestError for what is not understood: the proxy counts on it."""
+    """RequestError for a field that is not understood."""
     for name, value in given.items():
         if name not in _KNOWN:
             path = f"{_FIELD}.{cut(name)}"

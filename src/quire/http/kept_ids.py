@@ -14,6 +14,6 @@ def kept_id(replica: str) -> str:
 
 
 def keeper_of(text: str) -> str | None:
-    """The replica that has what is named in ``text``, if it says so."""
+    """The replica whose id ``text`` holds, if it holds one."""
     found = _KEPT.search(text)
     return None if found is None else found[1]

@@ -112,7 +112,7 @@ class ForgettingHistogram:
         registry.register(self)
 
     def observe(self, labels: tuple[str, ...], value: float) -> None:
-        """From any thread."""
+        """Count a value; from any thread."""
         with self._lock:
             if labels not in self._all:
                 self._forget()
@@ -254,7 +254,7 @@ class ServerMetrics(Watcher):
         self._request_generation = self._histogram("request_generation_tokens", text, _TOKENS)
 
     def read(self) -> Iterator[Metric]:
-        """Everything, from any thread."""
+        """Read all metrics, from any thread."""
         return self._named.collect()
 
     def exposition(self) -> bytes:
@@ -409,7 +409,7 @@ class _EngineCollector:
         yield self._metric(GaugeMetricFamily, "cache_config_info", text, [(facts, 1)])
 
     def _shared_pages(self) -> Iterator[Metric]:
-        """Where KV groups share pages, what each has of them."""
+        """What each KV group has of shared pages."""
         allocator, slots = self._engine.scheduler.allocator, list[tuple[dict[str, str], int]]()
         for number, one in enumerate(allocator.views()):
             if one.share is not None:
@@ -425,7 +425,7 @@ class _EngineCollector:
             yield self._metric(GaugeMetricFamily, "kv_group_slots", text, slots)
 
     def _sent(self) -> Iterator[Metric]:
-        """Spans and KV events; nothing where none are sent."""
+        """Metrics of spans and KV events, where they are sent."""
         events, spans = self._engine.capabilities.events, self._engine.events.find(SpanSender)
         if spans is not None:
             yield self._counter("spans_sent", "Requests whose span was sent.", spans.num_sent)
@@ -461,7 +461,7 @@ class _EngineCollector:
             yield self._counter("kv_transfer_unused_blocks", text, transfer.num_unused)
 
     def _speculation(self) -> Iterator[Metric]:
-        """Nothing where nobody drafts."""
+        """Metrics of speculation, where there is some."""
         speculation, stats = self._engine.capabilities.speculation, self._engine.stats
         if speculation is None:
             return
@@ -494,7 +494,7 @@ class _EngineCollector:
         yield self._gauge("lora_adapters_in_memory", text, len(adapters.weights))
 
     def _store(self, fetched: int) -> Iterator[Metric]:
-        """Nothing where all that is kept is in the pool."""
+        """Metrics of blocks beyond the pool, where there are some."""
         store = self._engine.capabilities.store
         if store is None:
             return
@@ -514,7 +514,7 @@ class _EngineCollector:
             yield from self._disks(disks)
 
     def _disks(self, disks: Sequence[DiskStore]) -> Iterator[Metric]:
-        """All of them in one directory."""
+        """The stores of one directory."""
         counts, counter = StoreCounts.total(disk.counts for disk in disks), self._counter
         text = "Blocks fetched from the store."
         yield counter("kv_store_read_blocks", text, counts.read_blocks)

@@ -85,7 +85,7 @@ class UnloadRequest(Strict):
 
 
 def add_adapters(app: FastAPI, service: Service) -> None:
-    """The routes, if the settings have them."""
+    """Add the routes, if the settings ask for them."""
     config, adapters = service.config, service.adapters
     if not config.allow_runtime_lora_updating or adapters is None:
         return

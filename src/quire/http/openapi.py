@@ -164,7 +164,7 @@ def describe(app: FastAPI, config: ServerConfig) -> None:
 
 
 def _serve(app: FastAPI) -> None:
-    """In a thread: to make it takes long enough for others to notice."""
+    """Serve it from a thread, since it takes long to make."""
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
@@ -244,7 +244,7 @@ def _api_routes(app: FastAPI) -> Iterator[APIRoute]:
 def _complete_operation(
     operation: dict[str, Any], error: type[ShapedError], *, secured: bool, private: bool
 ) -> None:
-    """Every status that occurs, in the shape in which it does."""
+    """Add every status that occurs, in its shape."""
     responses = operation["responses"]
     responses.pop("422", None)
     for content in responses.get("200", {}).get("content", {}).values():
@@ -277,7 +277,7 @@ class AsTaken(GenerateJsonSchema):
 
 
 def with_what_passes(schema: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
-    """A body's, and what changes nothing in any body."""
+    """A body's schema, with the fields that change nothing in any body."""
     fields, all_passing = schema["properties"], passing_schemas(strict=strict)
     passing = {name: one for name, one in all_passing.items() if name not in fields}
     patterns = {**as_patterns(passing), **schema.get("patternProperties", {})}
@@ -356,7 +356,12 @@ def _answers(responses: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 def _type(name: str, schema: Mapping[str, Any]) -> str:
     needed = schema.get("required", ())
     rows = (
-        (field, _kind(one), _inline(_about(one)), "needed" if field in needed else _default(one))
+        (
+            field,
+            _kind(one),
+            _inline(str(one.get("description", ""))),
+            "needed" if field in needed else _default(one),
+        )
         for field, one in schema.get("properties", {}).items()
     )
     about, anchor = _text(schema.get("description", "")), escape(name)
@@ -388,10 +393,6 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         return f"list of {_kind(schema.get('items', {}))}"
     return escape(str(schema.get("type", "anything")))
-
-
-def _about(schema: Mapping[str, Any]) -> str:
-    return str(schema.get("description", ""))
 
 
 def _default(schema: Mapping[str, Any]) -> str:

@@ -71,7 +71,7 @@ class MetricsSender(Watcher):
 
 
 def _interval() -> float:
-    """Seconds between two times."""
+    """Seconds between two messages."""
     given = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
     try:
         milliseconds = float(given or _EVERY * 1000)
@@ -146,5 +146,5 @@ def _by_labels(
 
 
 def _attributes(labels: Mapping[str, str]) -> dict[str, str]:
-    """Without those that say nothing."""
+    """Labels as attributes, without empty ones."""
     return {_CONVENTIONS.get(name, name): text for name, text in labels.items() if text}

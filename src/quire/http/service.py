@@ -122,7 +122,7 @@ MOST_LOGPROBS = 2**22  # a quarter of a kilobyte each, in memory and again in th
 
 
 def _most_tokens(count: int, longest: int, prompts: Sequence[str | Sequence[int]] | None) -> int:
-    """Of ``count`` prompts; a character may be as many tokens as it has bytes."""
+    """The most tokens of ``count`` prompts; a character may be one token a byte."""
     if prompts is None:
         return count * longest
     lengths = (
@@ -189,7 +189,7 @@ class Service:
 
     @property
     def adapters(self) -> Adapters | None:
-        """Those that are served beside the model, if any may be."""
+        """The adapters, if any may be served."""
         return self.engine.engine.capabilities.adapters
 
     def miss_of(self, metrics: RequestMetrics) -> MissRow | None:
@@ -202,7 +202,7 @@ class Service:
 
     @property
     def all_names(self) -> list[str]:
-        """Of the model, and of its adapters."""
+        """The names of the model and of its adapters."""
         cards = [] if self.adapters is None else self.adapters.cards
         return [*self.model_names, *(card.name for card in cards)]
 
@@ -321,17 +321,14 @@ class Service:
         Nothing comes before every prompt has its first token, so that if any of them is refused
         the caller has not begun to answer yet. Closing the generator frees everything.
         """
-        prompts = map(self._truncating, prompts) if self.config.truncate_max_tokens else prompts
+        if self.config.truncate_max_tokens:  # a max_tokens above what is left is lowered
+            prompts = ({**as_dict(prompt), "truncate_max_tokens": True} for prompt in prompts)
         by_id = {f"{request_id}-{number}": prompt for number, prompt in enumerate(prompts)}
         deltas = self.engine.generate(by_id, params, self._interval(whole))
         return self._together(deltas, list(by_id), field_names)
 
     def _interval(self, whole: bool) -> int | None:
         return None if whole else self.config.stream_interval
-
-    def _truncating(self, prompt: Prompt) -> Prompt:
-        """That a max_tokens above what is left is lowered."""
-        return {**as_dict(prompt), "truncate_max_tokens": True}
 
     def run_turn(
         self,
@@ -376,7 +373,9 @@ class Service:
             unfinished.clear()  # refused, so that none has run
             raise
         except EngineError as error:
-            raise self._as_unavailable(error) from None
+            if self.engine.healthy:  # else it is another matter than a failed step
+                raise
+            raise EngineUnavailableError(str(error)) from None
         finally:
             self.metrics.observe_aborted(len(unfinished))
 
@@ -386,9 +385,5 @@ class Service:
 
     @property
     def sessions(self) -> SessionManager:
-        """To be read; what changes them is done by ``in_engine``."""
+        """The sessions, to be read; they are changed by ``in_engine``."""
         return self.engine.engine.sessions
-
-    def _as_unavailable(self, error: EngineError) -> EngineError:
-        """The error of a dead engine is another matter than one of a failed step."""
-        return error if self.engine.healthy else EngineUnavailableError(str(error))

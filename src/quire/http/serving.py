@@ -196,7 +196,7 @@ def set_level(name: str) -> None:
 
 
 def _welcome(host: str, port: int, config: ServerConfig) -> None:
-    """Where the server is, and who may use it."""
+    """Log where the server is, and who may use it."""
     scheme = "http" if config.ssl_certfile is None else "https"
     address = f"[{host}]" if ":" in host else host
     logger.info("Quire running on %s://%s:%d (Press CTRL+C to quit)", scheme, address, port)
@@ -240,7 +240,7 @@ def run_server(
 
 
 def keep_what_is_loaded() -> None:
-    """It stays: to look through it, all would pause for 200 ms."""
+    """Freeze what is loaded: to collect it would stop everything for 200 ms."""
     gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _SELDOM)

@@ -119,7 +119,7 @@ class Passed:
     warnings: dict[str, str] = field(default_factory=dict)
 
     def leaves_out(self, name: str, known: Collection[str]) -> bool:
-        """Whether a field passes of which this object has no like."""
+        """Whether a field passes that this object does not have."""
         if name in self.warnings:
             return True
         if len(self.warnings) == _MOST:
@@ -152,7 +152,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def why_not(path: str, nearest: str = "") -> str:
-    """What to tell of a field that is not understood."""
+    """The message about a field that is not understood."""
     name = path.rpartition(".")[2]
     if name in _HINTS:
         what = {dict: "an object", str: "a string", bool: "true or false"}[_HINTS[name]]

@@ -190,7 +190,6 @@ class CPUKernels(Kernels):
         return self._native.workspace_bytes
 
     def plan(self, batch: AttentionBatch) -> CPUPlan:
-        """See ``Kernels.plan``."""
         return CPUPlan(batch)
 
     def attend(
@@ -203,7 +202,6 @@ class CPUKernels(Kernels):
         plan: CPUPlan,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        """See ``Kernels.attend``."""
         layer = self._layers.get(id(kv))
         if layer is None or layer.spec is not spec or layer.kv is not kv:
             native = native_layer(kv, spec, query.dtype, query.shape[1])
@@ -225,7 +223,6 @@ class CPUKernels(Kernels):
         return out
 
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: CPUPlan) -> Tensor:
-        """See ``Kernels.recur``."""
         known = self._recurrences.get(id(spec))
         if known is None:
             known = self._recurrences[id(spec)] = (spec, native_recurrence(spec))
@@ -243,15 +240,12 @@ class CPUKernels(Kernels):
         return out
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        """See ``Kernels.norm``."""
         return self._norm(x, None, norm)
 
     def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
-        """See ``Kernels.add_norm``."""
         return self._norm(x, delta, norm)
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        """See ``Kernels.activate``."""
         rows, width = x.shape
         width = width // 2 if activation.gated else width
         out = x.new_empty((rows, width))
@@ -268,7 +262,6 @@ class CPUKernels(Kernels):
         return out
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
-        """See ``Kernels.gate``."""
         self._native.gate(
             x.data_ptr(),
             x.stride(0),
@@ -281,13 +274,11 @@ class CPUKernels(Kernels):
         )
 
     def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
-        """See ``Kernels.predict``."""
         x = streams.new_empty((len(streams), streams.shape[2]))
         self._native.predict(*self._stream_rows(streams, x, prediction))
         return x
 
     def correct(self, streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
-        """See ``Kernels.correct``."""
         x = x.clone(memory_format=torch.contiguous_format)
         self._native.correct(*self._stream_rows(streams, x, correction))
         return x
@@ -303,7 +294,6 @@ class CPUKernels(Kernels):
         return known[1], streams.data_ptr(), x.data_ptr(), *rows, CODES[x.dtype], threads
 
     def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
-        """See ``Kernels.mix``."""
         known = self._experts.get(id(experts))
         if known is None or known[0] is not experts:
             known = self._experts[id(experts)] = (experts, native_experts(experts))
@@ -325,7 +315,6 @@ class CPUKernels(Kernels):
         return out
 
     def argmax(self, x: Tensor) -> Tensor:
-        """See ``Kernels.argmax``."""
         rows, width = x.shape
         x = x if x.stride(1) == 1 else x.contiguous()
         out = torch.empty(rows, dtype=torch.int64)
@@ -348,7 +337,6 @@ class CPUKernels(Kernels):
         temperature: Sequence[float],
         uniform: Sequence[float],
     ) -> Few | None:
-        """See ``Kernels.choose_of_few``."""
         x, count = x if x.stride(1) == 1 else x.contiguous(), len(masks)
         masks, numbers = np.ascontiguousarray(masks), np.array(rows, dtype=np.int32)
         heat, aims = np.array(temperature, dtype=np.float64), np.array(uniform, dtype=np.float64)
@@ -370,7 +358,6 @@ class CPUKernels(Kernels):
         return few
 
     def allow(self, x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
-        """See ``Kernels.allow``."""
         if not len(masks):
             return x.clone()
         x, masks = x if x.stride(1) == 1 else x.contiguous(), masks.contiguous()
@@ -391,13 +378,11 @@ class CPUKernels(Kernels):
         return out
 
     def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> PackedUpdates:
-        """See ``Kernels.keep_adapter``."""
         return PackedUpdates(_native.Adapter(num_layers), updates, dtype)
 
     def adapt(
         self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
     ) -> None:
-        """See ``Kernels.adapt``."""
         self._native.adapt(
             [(adapter.native, ranges) for ranges, adapter, _ in adapted],
             len(Site) * layer + site,
@@ -410,7 +395,6 @@ class CPUKernels(Kernels):
         )
 
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerMemory]) -> Fused | None:
-        """See ``Kernels.fuse``."""
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
             native = _native.Decoder(CODES[decoder.dtype], _width(decoder))
@@ -426,7 +410,6 @@ class CPUKernels(Kernels):
         rotations: Sequence[Rotation],
         vocabulary: Continuing,
     ) -> Tensor | None:
-        """See ``Kernels.go_on``."""
         if self.fuse(decoder, kv) is None:
             return None
         native, embedding = self._decoders[id(decoder)].native, vocabulary.embedding
@@ -455,7 +438,6 @@ class CPUKernels(Kernels):
         target: Sequence[LayerMemory],
         pairs: Sequence[tuple[int, int]],
     ) -> None:
-        """See ``Kernels.copy_blocks``."""
         pools = [
             (
                 part.data_ptr(),

@@ -71,24 +71,19 @@ class GlooRanks:
         x.copy_(total)
 
     def gather(self, x: Tensor) -> Tensor | None:
-        """See ``Ranks.gather``."""
         parts = self._all(x)
         return torch.stack(parts) if self.rank == 0 else None
 
     def tell(self, message: bytes) -> None:
-        """See ``RankGroup.tell``."""
         self._guarded(lambda: self._send(message))
 
     def hear(self, timeout: float | None = None) -> bytes | None:
-        """See ``RankGroup.hear``."""
         return self._guarded(lambda: self._next(0, timeout))
 
     def answer(self, message: bytes) -> None:
-        """See ``RankGroup.answer``."""
         self._guarded(lambda: self._send(message))
 
     def answers(self, timeout: float) -> list[bytes]:
-        """See ``RankGroup.answers``."""
         until = time.monotonic() + timeout
 
         def next_of(rank: int) -> bytes:
@@ -100,7 +95,6 @@ class GlooRanks:
         return self._guarded(lambda: [next_of(rank) for rank in range(1, self.size)])
 
     def abort(self, reason: str) -> None:
-        """See ``RankGroup.abort``."""
         if not self._reason:
             self._reason = reason
             for inbox in self._inboxes.values():

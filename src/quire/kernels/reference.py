@@ -116,11 +116,9 @@ class ReferenceKernels(Kernels):
         return near, far, None if key is None else made(key, spec.key_norm, cos, sin)
 
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: StepPlan) -> Tensor:
-        """See ``Kernels.recur``."""
         return recur(x, state, spec, plan.runs)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        """See ``Kernels.norm``."""
         if norm.centred:
             return F.layer_norm(x, (norm.width,), norm.weight, norm.bias, norm.eps)
         if norm.weight is not None and norm.weight.dtype != x.dtype:
@@ -128,39 +126,30 @@ class ReferenceKernels(Kernels):
         return F.rms_norm(x, (norm.width,), norm.weight, norm.eps)
 
     def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
-        """See ``Kernels.add_norm``."""
         return self.norm(x.add_(delta), norm)
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        """See ``Kernels.activate``."""
         return activate(x, activation)
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
-        """See ``Kernels.gate``."""
         x.mul_(gates.to(torch.promote_types(x.dtype, torch.float32)).sigmoid())
 
     def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
-        """See ``Kernels.predict``."""
         return predict(streams, prediction)
 
     def correct(self, streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
-        """See ``Kernels.correct``."""
         return correct(streams, x, correction)
 
     def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
-        """See ``Kernels.mix``."""
         return mixed(x, experts, self, routed)
 
     def argmax(self, x: Tensor) -> Tensor:
-        """See ``Kernels.argmax``."""
         return x.argmax(-1)
 
     def allow(self, x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
-        """See ``Kernels.allow``."""
         return allow(x, masks, rows)
 
     def keep_adapter(self, updates: Updates, num_layers: int, dtype: torch.dtype) -> Updates:
-        """See ``Kernels.keep_adapter``."""
         return {
             place: [one._replace(down=one.down.to(dtype), up=one.up.to(dtype)) for one in several]
             for place, several in updates.items()
@@ -169,7 +158,6 @@ class ReferenceKernels(Kernels):
     def adapt(
         self, adapted: Sequence[AdaptedRows], layer: int, site: Site, x: Tensor, out: Tensor
     ) -> None:
-        """See ``Kernels.adapt``."""
         for ranges, updates, _ in adapted:
             for (first, last), update in product(ranges, updates.get((layer, site), ())):
                 ranks = x[first:last].float() @ update.down.float().T * update.scale

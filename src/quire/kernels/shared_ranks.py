@@ -73,18 +73,15 @@ class SharedMemoryRanks:
             x.copy_(whole)
 
     def gather(self, x: Tensor) -> Tensor | None:
-        """See ``Ranks.gather``."""
         x = x.contiguous()
         out = None if self.rank else x.new_empty((self.size, *x.shape))
         self.native.gather(x.data_ptr(), x.nbytes, 0 if out is None else out.data_ptr())
         return out
 
     def tell(self, message: bytes) -> None:
-        """See ``RankGroup.tell``."""
         self.native.tell(message)
 
     def hear(self, timeout: float | None = None) -> bytes | None:
-        """See ``RankGroup.hear``."""
         if timeout is not None:
             return self.native.hear(timeout)
         while (message := self.native.hear(_PYTHON_LOOKS_EVERY)) is None:
@@ -92,13 +89,10 @@ class SharedMemoryRanks:
         return message
 
     def answer(self, message: bytes) -> None:
-        """See ``RankGroup.answer``."""
         self.native.answer(message)
 
     def answers(self, timeout: float) -> list[bytes]:
-        """See ``RankGroup.answers``."""
         return self.native.answers(timeout)
 
     def abort(self, reason: str) -> None:
-        """See ``RankGroup.abort``."""
         self.native.abort(reason)

@@ -212,7 +212,6 @@ class DecoderModel:
         kv: Sequence[LayerMemory],
         kernels: Kernels,
     ) -> Tensor:
-        """See ``Model.forward``."""
         decoder = self.decoder
         rotations = [rope.rotation(batch) for rope in decoder.ropes]
         x = self._vocabulary.rows(token_ids, self.dtype)
@@ -250,7 +249,6 @@ class DecoderModel:
     def go_on(
         self, texts: Texts, kv: Sequence[LayerMemory], kernels: Kernels, vocab_size: int
     ) -> Tensor | None:
-        """See ``Model.go_on``."""
         decoder = self.decoder
         embedding, head = decoder.embed, decoder.head
         scaled = (decoder.embedding_scale, decoder.logits_scale, decoder.logits_softcap)
@@ -286,7 +284,6 @@ class DecoderModel:
         return kernels.go_on(self._stack, kv, texts, rotations, Continuing(rows, head, size))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """See ``Model.logits``."""
         return self._finished(self._vocabulary.logits(hidden))
 
     def logits_by(self, head: Linear) -> Callable[[Tensor], Tensor]:

@@ -201,7 +201,6 @@ class TransformersModel:
         kv: Sequence[LayerKV],
         kernels: Kernels,
     ) -> Tensor:
-        """See ``Model.forward``."""
         step = PagedStep(kv, kernels, kernels.plan(batch), self._specs)
         self._running.kernels, self._running.adapted = kernels, batch.adapted
         output = self._decoder(
@@ -216,7 +215,6 @@ class TransformersModel:
     def go_on(
         self, texts: Texts, kv: Sequence[LayerKV], kernels: Kernels, vocab_size: int
     ) -> Tensor | None:
-        """See ``Model.go_on``."""
         return None
 
     def logits(self, hidden: Tensor) -> Tensor:

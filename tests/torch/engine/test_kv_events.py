@@ -59,7 +59,7 @@ def test_a_replay_is_the_pool(tmp_path: Path) -> None:
 
 
 def test_what_could_tell_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="does nothing without enable_prefix_caching"):
+    with pytest.raises(ConfigError, match="kv_events_config needs enable_prefix_caching"):
         LLM(**telling(tmp_path), enable_prefix_caching=False)
     for config, why in (
         ({"topics": ""}, "unknown option topics; did you mean topic?"),

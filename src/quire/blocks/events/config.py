@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from quire.core.errors import ConfigError
 from quire.core.settings import check_known, check_settings, setting
@@ -91,24 +91,6 @@ class KVEventsConfig:
         """The config of these options. ConfigError: one is unknown or out of its range."""
         check_known(cls, options, f"{_NAME}: ")
         return cls(**options)
-
-
-class _EventSettings(Protocol):
-    """The fields of an EngineConfig that matter here."""
-
-    @property
-    def kv_events(self) -> KVEventsConfig | None: ...
-
-    @property
-    def enable_prefix_caching(self) -> bool | None: ...
-
-
-def check_kv_events(config: _EventSettings) -> None:
-    """ConfigError if there would be no events to publish."""
-    if config.kv_events is None:
-        return
-    if config.enable_prefix_caching is False:
-        raise ConfigError(f"{_NAME} does nothing without enable_prefix_caching")
 
 
 def is_listened_on(address: str) -> bool:

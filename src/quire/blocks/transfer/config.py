@@ -13,7 +13,6 @@ ROLES = ("both", "prefill", "decode")
 _NAME = "kv_transfer_config"
 _SAID_BY_ROLE = ("kv_connector", "kv_role")  # of vLLM's
 _ANY_ADDRESS = ("", "0.0.0.0", "::", "*")
-NO_ROLE_ON_GPU = "role: blocks are handed over on CPUs only: choose device cpu"
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,6 @@ class _TransferSettings(Protocol):
     def enable_prefix_caching(self) -> bool | None: ...
 
     @property
-    def device(self) -> str: ...
-
-    @property
     def tensor_parallel_size(self) -> int: ...
 
     @property
@@ -107,8 +103,6 @@ def check_transfer(config: _TransferSettings) -> None:
     _ = config.transfer  # checks it
     if config.enable_prefix_caching is False:
         raise ConfigError(f'role "{role}" needs enable_prefix_caching: blocks go by their content')
-    if config.device == "cuda":
-        raise ConfigError(NO_ROLE_ON_GPU)
     _check_ranks(config)
     for name in ("kv_store", "kv_offloading_size"):
         if getattr(config, name) is not None:

@@ -51,7 +51,7 @@ class Drafter(Protocol):
 
 
 class Forced:
-    """Passes on what executors have found with the tokens of the step before."""
+    """A ``Drafter``. Passes on what executors have found with the tokens of the step before."""
 
     name = "grammar"
     num_bytes = 0  # but for a step's
@@ -72,22 +72,19 @@ class Forced:
                 self._known[seq_id] = outcome.forced
 
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
-        """See ``Drafter``."""
         known = self._known.get(sequence.seq_id)
         return None if known is None else Proposal(known[:most], [_SURE] * min(most, len(known)))
 
     def close(self, seq_id: int) -> None:
-        """See ``Drafter``."""
         self._known.pop(seq_id, None)
 
 
 class DraftModelDrafter:
-    """Always has something to say. Which tokens, the executor knows once the step runs."""
+    """A ``Drafter`` that always drafts: which tokens, the executor knows once the step runs."""
 
     name = "draft"
 
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
-        """See ``Drafter``."""
         return Proposal([TO_DRAFT] * most, [_CHANCE] * most)
 
     def close(self, seq_id: int) -> None:

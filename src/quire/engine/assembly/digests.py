@@ -37,7 +37,7 @@ class FileDigests:
             self._recall(memory)
 
     def of(self, path: Path) -> str:
-        """Reads it, if need be. OSError: it cannot be read."""
+        """A file's digest, read from it unless it is remembered. OSError: it cannot be read."""
         name, before = str(path.resolve()), _state(path)
         known = self._known.get(name)
         if known is not None and known[0] == before:
@@ -53,7 +53,7 @@ class FileDigests:
         return total.hexdigest()
 
     def remember(self) -> None:
-        """For the next start; if that cannot be written, it reads again."""
+        """Write digests for the next start, which reads the files again if that fails."""
         if self._memory is None or not self._learned:
             return
         latest = dict(list(self._known.items())[-_MOST_KNOWN:])
@@ -76,7 +76,6 @@ class FileDigests:
 
 
 def _state(path: Path) -> list[int]:
-    """What changes with the file."""
     status = path.stat()
     return [
         status.st_dev,

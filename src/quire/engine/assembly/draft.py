@@ -28,7 +28,7 @@ Load = Callable[[Path, int | None, str | None], Model]
 
 
 def draft_name(speculation: SpeculativeConfig) -> str:
-    """For people."""
+    """The draft model's name, for people."""
     return speculation.model or DEMO_DRAFT_NAME
 
 
@@ -91,7 +91,7 @@ def check_draft(
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Refusals say which model they are about."""
+    """Name the draft model in refusals."""
     try:
         yield
     except (ConfigError, ModelError) as error:

@@ -14,9 +14,7 @@ import torch
 
 from quire.blocks.events import EventPublisher
 from quire.blocks.store import Store
-from quire.blocks.store.config import no_store_on_gpu
 from quire.blocks.transfer import BlockServer
-from quire.blocks.transfer.config import NO_ROLE_ON_GPU
 from quire.capabilities.adapters.config import AdapterShare
 from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve_adapters
 from quire.capabilities.adapters.served import Adapters
@@ -69,13 +67,7 @@ from quire.engine.assembly.store import (
 from quire.engine.assembly.tokenizer import tokenizer_of
 from quire.engine.capabilities import Capabilities, renewal
 from quire.engine.capacity import Capacity, fill, form_key, known_loss, limits_of, size_of
-from quire.engine.config import (
-    NO_ADAPTERS_ON_GPU,
-    NO_DRAFT_MODEL_ON_GPU,
-    NO_FOUR_BITS_ON_GPU,
-    NO_RANKS_ON_GPU,
-    EngineConfig,
-)
+from quire.engine.config import EngineConfig, check_on_gpu
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.waiting_room import QueueLimits
@@ -287,7 +279,7 @@ def _load(
 def _serve_adapters(
     config: EngineConfig, model: Model, instruction_set: str, team: Team | None
 ) -> tuple[Adapters | None, AdapterShare | None]:
-    """Those that are asked for, and what of the memory may be theirs."""
+    """The adapters that are asked for, and the memory that they may take."""
     if not config.enable_lora:
         return None, None
     most_kept, rank = config.max_cpu_loras or config.max_loras, config.max_lora_rank
@@ -300,7 +292,7 @@ def _serve_adapters(
 def _recovery_costs(
     config: EngineConfig, runtime: DeviceRuntime, store: Store | None
 ) -> RecoveryCosts:
-    """Measured, where something hangs on them."""
+    """Measured only where a decision depends on them."""
     if store is not None:
         measured = runtime.recovery_costs()
         return replace(measured, fetch_per_block=store.seconds_to_fetch())
@@ -342,7 +334,7 @@ def _load_draft(
 
 
 def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> ConfigError:
-    """No room for a pool: how much of it is the draft model's."""
+    """An error about room for a pool, with the draft model's share."""
     if draft is None:
         return ConfigError(f"{error}; {DOCTOR}")
     own = cache_shape(draft.model, draft.kv_dtype).bytes_per_token
@@ -408,8 +400,6 @@ def _capacity(
 
 def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
     device = choose_device(config.device)
-    if device.type != "cpu" and config.tensor_parallel_size > 1:
-        raise ConfigError(NO_RANKS_ON_GPU)
     if device.type == "cpu":
         if config.kv_cache_dtype == "fp8":
             raise ConfigError('kv_cache_dtype "fp8" needs a GPU, and there is none to be used')
@@ -417,21 +407,7 @@ def _choose_runtime(config: EngineConfig) -> DeviceRuntime:
             raise ConfigError("async_scheduling needs a GPU, and there is none to be used")
         instructions = choose_instructions(config.cpu_isa)
         return OnCPU(config.swap_path, instructions, warm_up=bool(config.warm_up))
-    if config.kv_cache_dtype == "int4":
-        raise ConfigError(NO_FOUR_BITS_ON_GPU)
-    if config.speculation is not None and config.speculation.has_draft_model:
-        raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
-    if config.enable_lora:
-        raise ConfigError(NO_ADAPTERS_ON_GPU)
-    for name in ("kv_store", "kv_offloading_size"):
-        if getattr(config, name) is not None:
-            raise ConfigError(no_store_on_gpu(name))
-    if config.role != "both":
-        raise ConfigError(NO_ROLE_ON_GPU)
-    if config.cpu_isa != "auto":
-        raise ConfigError(f"cpu_isa {config.cpu_isa!r} does nothing on a GPU; leave it out")
-    if config.swap_path is not None:
-        raise ConfigError("swap_path: on a GPU, blocks are swapped to main memory; leave it out")
+    check_on_gpu(config)
     # Needs Triton, which only machines with a GPU have.
     from quire.execution.gpu.assembly import OnGPU
 

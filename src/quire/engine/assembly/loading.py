@@ -73,14 +73,14 @@ def experts_path(config: EngineConfig) -> Path | None:
 
 
 def streaming(config: EngineConfig) -> Streaming | None:
-    """How it attends, where the settings say so."""
+    """The window that the settings ask for, if they do."""
     if config.window is None:
         return None
     return Streaming(config.window, config.attention_sinks)
 
 
 def kv_dtype(config: EngineConfig, model: Model) -> torch.dtype:
-    """Of the pool. ConfigError: the model has heads that it cannot keep so."""
+    """The pool's type. ConfigError: it cannot keep heads of the model's sizes."""
     if config.kv_cache_dtype == "auto":
         return model.dtype
     name = {"fp8": "float8_e4m3fn"}.get(config.kv_cache_dtype, config.kv_cache_dtype)
@@ -98,7 +98,7 @@ def forms_of(kernels: str, model: Model, kv_dtype: torch.dtype) -> list[str]:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As settings have it."""
+    """A type's name in settings."""
     return str(dtype).removeprefix("torch.")
 
 

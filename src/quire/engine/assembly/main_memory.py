@@ -29,7 +29,7 @@ _MOST_WAITING = 1 << 30
 
 
 def left_by_adapters(budget: MemoryBudget, share: AdapterShare | None) -> MemoryBudget:
-    """What they leave for the pool. ConfigError: there is not so much."""
+    """The budget without what adapters take. ConfigError: they take more than is free."""
     if share is None:
         return budget
     if share.num_bytes > budget.free:
@@ -93,7 +93,7 @@ def kept_and_files(
 
 
 def _numbers_per_token(model: Model, directory: Path, config: EngineConfig) -> float:
-    """That are there at once while a layer is computed."""
+    """Numbers of a token that exist at once while a layer is computed."""
     layers = [
         kept.rows[0]
         if isinstance(kept, StateShape)
@@ -110,14 +110,14 @@ def _numbers_per_token(model: Model, directory: Path, config: EngineConfig) -> f
 
 
 def _swap_bytes(config: EngineConfig) -> int:
-    """Of a swap file that lies in memory."""
+    """Bytes of a swap file that lies in memory."""
     if not config.swap_space or not is_memory(Path(config.swap_path or tempfile.gettempdir())):
         return 0
     return int(config.swap_space * 2**30)
 
 
 def _store_bytes(config: EngineConfig) -> int:
-    """That a store in memory may yet take."""
+    """Bytes that a store which lies in memory may still take."""
     if config.kv_store is None or not is_memory(Path(config.kv_store)):
         return 0
     there = sum(path.stat().st_blocks * 512 for path in Path(config.kv_store).rglob("*"))
@@ -125,7 +125,7 @@ def _store_bytes(config: EngineConfig) -> int:
 
 
 def describe_experts(model: Model, config: EngineConfig) -> str:
-    """Empty where there are none."""
+    """One sentence about experts; empty where there are none."""
     if model.experts is None:
         return ""
     num, chosen, weight_bytes = model.experts

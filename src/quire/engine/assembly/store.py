@@ -103,7 +103,7 @@ def open_store(config: EngineConfig, blocks: BlocksOf) -> Store | None:
 
 
 def _store_of(config: EngineConfig, form: RecordForm, shelf_bytes: int) -> DiskStore | Tiers:
-    """For records of one form. On the disk all forms share the room."""
+    """A store for records of one form. On the disk all forms share the room."""
     disk = None
     if config.kv_store is not None:
         disk = DiskStore(Path(config.kv_store), _bytes(config.kv_store_size), form)
@@ -152,7 +152,7 @@ def _bytes(gib: float) -> int:
 
 
 def record_form(identity: Mapping[str, str], limits: EngineLimits, cache: CacheShape) -> RecordForm:
-    """Of an engine's blocks."""
+    """The form of the records of an engine's blocks."""
     sizes = limits.block_bytes(cache)
     paged = sizes if limits.states is None else sizes[:-1]
     return RecordForm(_fingerprint(identity), limits.block_size, tuple(paged))
@@ -199,7 +199,7 @@ def block_identity(config: EngineConfig, blocks: BlocksOf) -> dict[str, str]:
 
 
 def _files(config: EngineConfig, directory: Path) -> Iterator[Path]:
-    """Those that models and kernels are made of."""
+    """The files that models and kernels are made of."""
     if why_missing(KERNELS) is None:
         from quire.kernels import _native
 
@@ -218,7 +218,7 @@ def _drafts(config: EngineConfig) -> bool:
 
 
 def listen_for_decoders(config: EngineConfig, rank: int = 0) -> BlockServer | None:
-    """Before anything is loaded: a port that is taken is known in no time."""
+    """A server of blocks, for an engine that prefills. It is made first: a port may be taken."""
     if config.role != "prefill":
         return None
     return BlockServer(config.transfer.kv_ip, config.transfer.kv_port + rank)

@@ -24,7 +24,7 @@ _WORKERS = 3  # as many as threads that prepare inputs
 
 
 def tokenizer_of(config: EngineConfig) -> Tokenizer:
-    """The model's, with its own chat template or another."""
+    """The model's tokenizer, with its own chat template or another."""
     template = _read_template(config.chat_template)
     return load_tokenizer(tokenizer_directory(config), template, BoxedTemplates())
 
@@ -59,7 +59,6 @@ class BoxedTemplates:
         self._box = Box("quire.text.sandbox:Templates", memory=memory, workers=_WORKERS)
 
     def render(self, source: str, given: Mapping[str, Any], most: float, field: str) -> str:
-        """See ``Renderer``."""
         try:
             return self._rendered(source, given, most, field)
         except BoxBroken as error:

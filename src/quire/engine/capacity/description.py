@@ -18,7 +18,7 @@ _TYPICAL_TOKENS = (161, 338)  # mean prompt and output of ShareGPT chats (PagedA
 
 
 class DraftShare(NamedTuple):
-    """Of a draft model."""
+    """A draft model's share of an engine's memory."""
 
     model_name: str
     dtype: str
@@ -67,7 +67,7 @@ class Capacity:
 
     @property
     def max_model_len(self) -> int | None:
-        """None: a window lets sequences go on for ever."""
+        """The longest text; None: a window lets sequences go on for ever."""
         return self.limits.max_model_len
 
     @property

@@ -18,7 +18,7 @@ from quire.core.version import __version__
 
 
 class KnownLoss(NamedTuple):
-    """Of a form, beside the model's own weights."""
+    """What a form loses beside the model's own weights."""
 
     predictions: int
     more_perplexity: float  # as a share of the own
@@ -43,7 +43,7 @@ def form_key(files: Iterable[Path], types: Iterable[str]) -> str:
 
 
 def known_loss(key: str) -> KnownLoss | None:
-    """None: nobody has measured it, or the file is none of ours."""
+    """The loss; None: nobody has measured it, or the file cannot be read."""
     try:
         found = KnownLoss(**json.loads(_file(key).read_text("utf-8")))
         return KnownLoss(int(found[0]), float(found[1]), float(found[2]))

@@ -120,7 +120,7 @@ def _with_pages(
 def _host_blocks(
     config: EngineConfig, block_bytes: Sequence[int], most: Sequence[int | None]
 ) -> list[int]:
-    """Of each KV group, in the swap space."""
+    """Blocks of each KV group in the swap space."""
     if not config.swap_space:
         return [0] * len(block_bytes)
     swap_bytes, together = int(config.swap_space * 2**30), sum(block_bytes)
@@ -169,7 +169,7 @@ def pool_blocks(
 
 
 def _with_longest(limits: EngineLimits, cache: CacheShape, config: EngineConfig) -> EngineLimits:
-    """With the longest sequence to serve, or what the pool allows one."""
+    """The limits with the longest text that the pool allows."""
     size, longest, share = limits.block_size, limits.max_model_len, limits.share
     needed = [kv_group.most_held(longest, size) for kv_group in limits.kv_groups]
     if share is not None:
@@ -197,14 +197,14 @@ def _with_longest(limits: EngineLimits, cache: CacheShape, config: EngineConfig)
 
 
 def _longest_on_pages(limits: EngineLimits, share: PageShare) -> int:
-    """Tokens, in whole blocks; not the longest that there is room for: 0."""
+    """The longest text that there is room for, in whole blocks; 0: none."""
     size = limits.block_size
     lengths = range(size, (limits.max_model_len or size) + 1, size)
     return size * bisect_right(lengths, share.pages, key=lambda n: limits.pages_held(n, 1))
 
 
 def size_of(num_bytes: float) -> str:
-    """For people."""
+    """A size for people, in the largest unit that fits."""
     for unit in ("bytes", "KiB", "MiB"):
         if num_bytes < 1024:
             return f"{num_bytes:.4g} {unit}"

@@ -78,5 +78,5 @@ def adapter_share(
 
 
 def _rows_of_each(config: EngineConfig) -> int:
-    """Of logits: a sequence's own, and one for each draft."""
+    """Rows of logits: one of the sequence, and one for each draft."""
     return 1 if config.speculation is None else 1 + config.speculation.num_speculative_tokens

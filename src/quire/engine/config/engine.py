@@ -9,8 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from quire.blocks.events.config import KVEventsConfig, check_kv_events
-from quire.blocks.store.config import STORE_SIZE, check_store
+from quire.blocks.events.config import KVEventsConfig
 from quire.blocks.transfer.config import ROLES, KVTransferConfig, check_transfer
 from quire.capabilities.adapters.config import MOST_ADAPTERS, LoraModule
 from quire.capabilities.speculation.config import SpeculativeConfig
@@ -30,14 +29,7 @@ _MOST_RANKS = 64
 _MOST_SEQS = 2**24  # a batch has an entry for each
 _MOST_SECONDS = 2**31
 _POOLING = ("LAST", "MEAN", "CLS", "MAX")
-
-NO_RANKS_ON_GPU = "tensor_parallel_size above 1 needs device cpu: ranks compute on CPUs only"
-NO_ADAPTERS_ON_GPU = "enable_lora needs device cpu: adapters compute on CPUs only"
-NO_DRAFT_MODEL_ON_GPU = (
-    "speculative_config: a draft model computes on CPUs only: choose device cpu, or method suffix"
-)
-NO_FOUR_BITS_ON_GPU = 'kv_cache_dtype "int4" is for CPUs; on a GPU there are "int8" and "fp8"'
-NO_EXPERTS_FILE_ON_GPU = "experts_path: on a GPU, experts are in its memory; leave it out"
+_STORE_SIZE = 16.0  # GiB
 
 _model = partial(setting, section="model")
 _device = partial(setting, section="device")
@@ -359,7 +351,7 @@ class EngineConfig:
         value="DIRECTORY",
     )
     kv_store_size: float = _outside(
-        STORE_SIZE,
+        _STORE_SIZE,
         "most space that blocks in kv_store may take; the least recently used are evicted",
         low=2.0**-10,
         high=2**30,
@@ -418,8 +410,7 @@ class EngineConfig:
             "max_sessions_per_client", self.max_sessions_per_client, 1, self.max_num_sessions
         )
         _check_ranks(self)
-        check_store(self)
-        check_kv_events(self)
+        _check_blocks_outside(self)
         check_transfer(self)
 
     @cached_property
@@ -502,16 +493,32 @@ def _check_device(config: EngineConfig) -> None:
             if value and value != getattr(EngineConfig, name):
                 raise ConfigError(f'{name} does nothing with device "cpu"')
     if config.device == "cuda":
-        if config.kv_cache_dtype == "int4":
-            raise ConfigError(NO_FOUR_BITS_ON_GPU)
-        if config.cpu_isa != "auto":
-            raise ConfigError('cpu_isa does nothing with device "cuda"')
-        if config.swap_path is not None:
-            raise ConfigError(
-                'swap_path does nothing with device "cuda", which swaps to main memory'
-            )
-        if config.experts_path is not None:
-            raise ConfigError(NO_EXPERTS_FILE_ON_GPU)
+        check_on_gpu(config)
+
+
+def check_on_gpu(config: EngineConfig) -> None:
+    """ConfigError for a setting that a GPU cannot have."""
+    drafts = config.speculation is not None and config.speculation.has_draft_model
+    ranks = config.tensor_parallel_size > 1
+    store, offloads = config.kv_store is not None, config.kv_offloading_size is not None
+    for given, why in (
+        (config.kv_cache_dtype == "int4", 'kv_cache_dtype "int4" is for CPUs; on a GPU there are '
+                                          '"int8" and "fp8"'),
+        (config.cpu_isa != "auto", "cpu_isa does nothing on a GPU; leave it out"),
+        (config.swap_path is not None, "swap_path does nothing on a GPU, from which blocks are "
+                                       "swapped to main memory; leave it out"),
+        (config.experts_path is not None, "experts_path: on a GPU, experts are in its memory; "
+                                          "leave it out"),
+        (drafts, "speculative_config: a draft model computes on CPUs only: choose device cpu, or "
+                 "method suffix"),
+        (config.enable_lora, "enable_lora needs device cpu: adapters compute on CPUs only"),
+        (ranks, "tensor_parallel_size above 1 needs device cpu: ranks compute on CPUs only"),
+        (store, "kv_store: blocks are stored on CPUs only: choose device cpu"),
+        (offloads, "kv_offloading_size: blocks are stored on CPUs only: choose device cpu"),
+        (config.role != "both", "role: blocks are handed over on CPUs only: choose device cpu"),
+    ):  # fmt: skip
+        if given:
+            raise ConfigError(why)
 
 
 def _check_memory(config: EngineConfig) -> None:
@@ -533,8 +540,6 @@ def _check_speculation(config: EngineConfig) -> None:
             'speculative_config: method "draft" needs a model: {"method": "draft", "model": '
             "a directory or Hugging Face name}"
         )
-    if config.device == "cuda":
-        raise ConfigError(NO_DRAFT_MODEL_ON_GPU)
 
 
 def _check_adapters(config: EngineConfig) -> None:
@@ -549,8 +554,6 @@ def _check_adapters(config: EngineConfig) -> None:
     names = [module.name for module in config.adapters]
     if len(set(names)) < len(names):
         raise ConfigError(f"lora_modules: two adapters have the same name: {', '.join(names)}")
-    if config.device == "cuda":
-        raise ConfigError(NO_ADAPTERS_ON_GPU)
 
 
 def _check_ranks(config: EngineConfig) -> None:
@@ -570,5 +573,19 @@ def _check_ranks(config: EngineConfig) -> None:
         )
     if backend == "ray" and nodes > 1:
         raise ConfigError("nnodes does nothing with ray, which finds machines itself")
-    if config.device == "cuda" and size > 1:
-        raise ConfigError(NO_RANKS_ON_GPU)
+
+
+def _check_blocks_outside(config: EngineConfig) -> None:
+    if config.kv_store is None and config.kv_store_size != _STORE_SIZE:
+        raise ConfigError("kv_store_size does nothing without kv_store")
+    if config.kv_store is not None and not config.kv_store:
+        raise ConfigError("kv_store must be a directory, got ''")
+    asked = {
+        "kv_store": config.kv_store,
+        "kv_offloading_size": config.kv_offloading_size,
+        "kv_events_config": config.kv_events,
+    }
+    for name, value in asked.items():
+        if value is not None and config.enable_prefix_caching is False:
+            why = "blocks are found by their content"
+            raise ConfigError(f"{name} needs enable_prefix_caching: {why}")

@@ -59,7 +59,7 @@ class BlockMap:
         return Cell(self.states[block], self.owners[block], self.shared[block], self.found[block])
 
     def put(self, block: int, state: int, owner: int = 0, shared: int = 0, found: int = 0) -> bool:
-        """Whether that is something new."""
+        """Set a block; whether that changes it."""
         if (
             self.states[block] == state
             and self.owners[block] == owner
@@ -261,7 +261,7 @@ class BlockTracker:
         return self._draw(block, span_of(pool), Cell(state, number, shared, found))
 
     def _draw(self, block: int, span: int, cell: Cell) -> None:
-        """Put a block's numbers; none, where it is free."""
+        """Set the numbers that a block takes."""
         blocks, changed = self.blocks, self.changed
         for one in self._spans.replace(block, span):
             if blocks.put(one, BlockState.FREE):
@@ -272,7 +272,7 @@ class BlockTracker:
 
 
 class Spans:
-    """Which numbers each block takes, as they are drawn."""
+    """Which numbers each block takes in the map."""
 
     def __init__(self, total: int, most: int) -> None:
         """most: numbers that a block takes."""

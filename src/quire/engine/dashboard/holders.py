@@ -27,7 +27,7 @@ def branch_at(group: SequenceGroup, place: int) -> int:
 
 
 def holding_groups(scheduler: Scheduler) -> Iterator[SequenceGroup]:
-    """Who has block tables on the device."""
+    """The sequence groups that have block tables on the device."""
     groups = [*scheduler.running]
     if scheduler.sessions:
         groups += [*scheduler.queue.residents(), *scheduler.sessions.idle()]
@@ -59,7 +59,7 @@ def first_blocks(pools: tuple[PoolView, ...]) -> list[int]:
 
 
 def span_of(pool: PoolView) -> int:
-    """How many numbers a block takes, of which it has the first."""
+    """How many numbers a block takes."""
     return 1 if pool.share is None else pool.share.span
 
 
@@ -84,14 +84,14 @@ class Holder:
 
 
 class Holding(NamedTuple):
-    """kv_group: whose pool the block is in."""
+    """Who holds a block. kv_group: whose pool it is in."""
 
     kv_group: int
     holders: list[Holder]
 
 
 def holding(scheduler: Scheduler, block: int) -> Holding | None:
-    """None: there is no block of that number."""
+    """Who holds a block; None: there is no block of that number."""
     pools = scheduler.allocator.views()
     *firsts, total = first_blocks(pools)
     if not 0 <= block < total:

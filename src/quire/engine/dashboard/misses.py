@@ -45,7 +45,7 @@ class MissRow:
 def miss_row(
     miss: Miss, scheduler: Scheduler, pool: PoolBytes | None, read: Read | None = None
 ) -> MissRow:
-    """read: makes text of tokens, where texts may be shown."""
+    """The row of a miss. read: makes text of tokens, where texts may be shown."""
     stood, stands = (None, None) if read is None else _texts(miss, read)
     return MissRow(
         text=_words(miss, scheduler, pool, stood, stands),

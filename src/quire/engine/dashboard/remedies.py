@@ -14,7 +14,7 @@ _LEAST = 4  # of a unit, from which it is used: rounded up, a value is a quarter
 
 
 class PoolBytes(NamedTuple):
-    """total: of the pool. block: of one block in every KV group together."""
+    """Bytes. total: of the pool. block: of one block in every KV group together."""
 
     total: int
     block: int
@@ -41,7 +41,7 @@ def blocks_of(group: SequenceGroup, block_size: int) -> int:
 
 
 def needs(scheduler: Scheduler) -> Iterator[Need]:
-    """Of each that waits, in the queue's order."""
+    """What each waiting request needs, in the queue's order."""
     size, whole = scheduler.allocator.block_size, scheduler.batch.whole_prompts
     blocks = sequences = scheduler.num_running_seqs
     tokens = sum(map(_pending, scheduler.running))
@@ -58,7 +58,7 @@ def _pending(group: SequenceGroup) -> int:
 
 
 def free_blocks(scheduler: Scheduler) -> int | None:
-    """Cached ones too, in the KV group that has fewest; None: there is no pool."""
+    """Free or cached blocks in the KV group that has fewest; None: there is no pool."""
     pools = scheduler.allocator.views()
     if shares := _shares_of_tokens(pools):
         return blocks_in_each(shares, scheduler.allocator.num_free_blocks)

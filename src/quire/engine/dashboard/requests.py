@@ -126,7 +126,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The first ``limit`` of each kind, in line, and how many there are."""
+    """The first ``limit`` requests of each kind, in order, and how many there are."""
 
     num_running: int
     num_waiting: int
@@ -152,7 +152,7 @@ class GroupTable:
 
 @dataclass(frozen=True)
 class BranchTable:
-    """on_host: its blocks are numbers of the host's pool."""
+    """The block tables of a branch. on_host: blocks are numbers of the host's pool."""
 
     branch: int
     tokens: int
@@ -179,14 +179,14 @@ def rows(scheduler: Scheduler, now: float, reasons: Reasons, limit: int) -> Rows
 
 
 def one_row(scheduler: Scheduler, group: SequenceGroup, now: float, reasons: Reasons) -> Row:
-    """One of them."""
+    """The row of one request."""
     position = next((position for one, position in _queued(scheduler) if one is group), None)
     wait = None if position is None else _wait(scheduler, group, position, reasons)
     return _row(scheduler, group, now, reasons, wait)
 
 
 def block_tables(scheduler: Scheduler, group: SequenceGroup) -> list[BranchTable]:
-    """Of each live branch that has one."""
+    """The block tables of each live branch that has some."""
     pools = scheduler.allocator.views()
     firsts = first_blocks(pools)
     on_host = group.status is Status.SWAPPED

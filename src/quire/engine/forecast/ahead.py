@@ -111,7 +111,7 @@ class Ahead:
         return task
 
     def _read_before(self, group: SequenceGroup) -> int:
-        """Blocks of its prompt that others compute who come before it."""
+        """Blocks of its prompt that earlier requests compute."""
         hashes, most = group.branches[0].block_hashes, 0
         for other in self._before if hashes else ():
             theirs = other.branches[0].block_hashes

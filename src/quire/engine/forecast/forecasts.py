@@ -108,7 +108,7 @@ class Forecasts(Watcher):
 
     @property
     def grade(self) -> Grade:
-        """Of the latest ones."""
+        """How many of the latest forecasts came true."""
         kept = [*self._kept]
         if not kept:
             return Grade(0, None, None)
@@ -185,7 +185,7 @@ def _is_true(expected: float, found: float) -> bool:
 
 
 class TextLengths:
-    """Of the latest texts that ended by themselves."""
+    """The lengths of the latest texts that ended by themselves."""
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque()
@@ -233,7 +233,7 @@ class ArrivalRate:
 
     @property
     def coming(self) -> Coming | None:
-        """What is to be expected of the next minutes; None: too few have come."""
+        """The requests to expect in the next minutes; None: too few have come."""
         if self._count < _FEWEST or not self._seconds:
             return None
         apart = self._seconds / self._count

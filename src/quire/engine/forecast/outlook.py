@@ -138,7 +138,7 @@ class Outlook:
         return task
 
     def _receive(self) -> None:
-        """Let those wait that have come by now."""
+        """Queue the requests that have come by now."""
         if self._coming is not None:
             apart, prompt, output = self._coming
             while (self._come + 1) * apart <= self._time:
@@ -184,7 +184,7 @@ class Outlook:
         self._phases[(task.since - task.context) % self._room.block_size] += task.width
 
     def _give_way(self) -> None:
-        """The last that runs waits."""
+        """Preempt the request that was admitted last."""
         task, room = self._running[-1], self._room
         whole = task.prompt + task.context
         if task.end:
@@ -200,7 +200,7 @@ class Outlook:
         insort(self._waiting, task, key=_number)
 
     def _leave(self, task: TaskAhead) -> float:
-        """It does not run; the blocks that are free by that."""
+        """Take a task out of those that run; returns the blocks that it frees."""
         self._running.remove(task)
         self._width -= task.width
         held, size = task.blocks, self._room.block_size

@@ -52,14 +52,14 @@ class StepTimes:
         return self.num_steps >= _LEAST_STEPS
 
     def learn(self, work: StepWork, seconds: float) -> None:
-        """A step has taken so long."""
+        """Take in how long a step has taken."""
         kind = self._reading if work.tokens > work.sequences else self._decoding
         kind.learn(work, seconds)
         self.num_steps += 1
         self._factors = None
 
     def seconds(self, work: StepWork) -> float:
-        """What a step is to take."""
+        """Seconds that a step is expected to take."""
         if self._factors is None:
             self._factors = self._found()
         return sum(factor * x for factor, x in zip(self._factors, work, strict=True))
@@ -84,7 +84,7 @@ class StepTimes:
 
 
 class _Moments:
-    """Of steps of one kind, weighted by the squares of what they took."""
+    """Sums over steps of one kind, weighted by the squares of what they took."""
 
     def __init__(self) -> None:
         self.products = [[0.0] * len(StepWork._fields) for _ in StepWork._fields]

@@ -138,7 +138,7 @@ class TraceWriter:
             self._whole += lines.rfind(b"\n", 0, done) + 1
 
     def _adapter(self, adapter: str | None) -> dict[str, str]:
-        """Equal ones have equal names, which say nothing else."""
+        """The hashed name of an adapter, if there is one."""
         return {} if adapter is None else {"adapter": self._name(adapter.encode())}
 
     def _name(self, block: bytes) -> str:

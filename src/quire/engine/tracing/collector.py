@@ -38,7 +38,7 @@ class Collector:
         self._place = _place(endpoint or "")
 
     def takes(self, data: Any) -> bool:
-        """Whether it has taken it. Waits for that."""
+        """Send data, and wait; whether the collector has taken it."""
         try:
             taken = bool(self._exporter.export(data).name == "SUCCESS")
         except Exception as error:
@@ -48,7 +48,7 @@ class Collector:
         return taken
 
     def tell(self, taken: bool) -> None:
-        """Say in the log whether data gets there, unless that is known."""
+        """Log when the collector begins or ceases to take data."""
         if taken is self._reached:
             return
         self._reached = taken
@@ -72,7 +72,7 @@ def resource() -> Any:
 
 
 def _said_outside(resource: Any) -> Any:
-    """Without the name that OpenTelemetry gives a service that has none."""
+    """The resource without OpenTelemetry's name for a service that has none."""
     attributes: Mapping[str, Any] = resource.attributes
     if str(attributes.get("service.name", "")).startswith("unknown_service"):
         kept = {name: value for name, value in attributes.items() if name != "service.name"}
@@ -81,6 +81,6 @@ def _said_outside(resource: Any) -> Any:
 
 
 def _place(endpoint: str) -> str:
-    """Without what may be a secret in it."""
+    """The address without what may be a secret in it."""
     scheme, _, rest = endpoint.partition("://")
     return f" at {scheme}://{rest.partition('/')[0].rpartition('@')[2]}" if rest else ""

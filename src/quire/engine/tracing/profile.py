@@ -68,7 +68,7 @@ class Profile(Watcher):
         self._requests.append((state, True))
 
     def finish(self, living: Iterable[RequestState]) -> None:
-        """Note nothing more; these requests have not ended."""
+        """Stop noting. living: requests that have not ended."""
         self._events.remove(self)
         self._requests += [(state, False) for state in living]
 
@@ -119,7 +119,7 @@ class Profile(Watcher):
     def _phases(
         self, state: RequestState, decided: Iterable[tuple[float, Decision]]
     ) -> Iterator[tuple[str, float, float]]:
-        """What a request did from one time to another."""
+        """The phases of a request, with their begin and end."""
         metrics = state.metrics
         changes: list[tuple[float, str]] = []
         waits = metrics.arrival_time >= self._begun

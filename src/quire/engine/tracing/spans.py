@@ -32,7 +32,7 @@ class _Event(NamedTuple):
 
 
 class _Story:
-    """One request from its arrival to its end. No text of its own is in it."""
+    """One request from its arrival to its end, without its text."""
 
     def __init__(self, request: Request) -> None:
         self.admitted: float | None = None  # the first time
@@ -56,7 +56,7 @@ class _Story:
             self._events.append(_Event(name, time, _figures(decision)))
 
     def events(self, state: RequestState) -> list[_Event]:
-        """In order, with the first token and the end."""
+        """Its events in order, with the first token and the end."""
         metrics = state.metrics
         told = [*self._events]
         if metrics.first_token_time is not None:
@@ -66,7 +66,7 @@ class _Story:
         return [*told, _Event("finished", metrics.finished_time, end)]
 
     def attributes(self, model: str, state: RequestState) -> dict[str, _Value]:
-        """By the conventions for GenAI, by their old names, and by vLLM's."""
+        """Its attributes by GenAI's conventions, by their old names, and by vLLM's."""
         request, params, metrics = state.request, state.request.params, state.metrics
         inputs, outputs = metrics.num_prompt_tokens, metrics.num_output_tokens
         given: dict[str, _Value | None] = {
@@ -215,7 +215,7 @@ class SpanSender(Watcher):
         self._collector.close()
 
     def _gather(self) -> tuple[list[_Told], bool]:
-        """What comes in some time, and whether more may come."""
+        """The requests that end within a second, and whether more may come."""
         told, until = list[_Told](), None
         while len(told) < _MOST_TOGETHER:
             try:
@@ -265,7 +265,7 @@ class _Making:
         self._kind, self._failed = SpanKind.SERVER, Status(StatusCode.ERROR)
 
     def spans(self, told: _Told) -> list[Any]:
-        """One, or none if it is not wanted."""
+        """The span of a request, or none if it is not sampled."""
         story, state, offset = told
         request = state.request
         model = state.served_by(self._model)

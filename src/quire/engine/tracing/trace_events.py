@@ -22,7 +22,7 @@ class TraceEvents:
         ]
 
     def counter(self, pid: int, name: str, time: float, values: Mapping[str, float]) -> None:
-        """What counters stand at from then on. All times in seconds."""
+        """The values of counters from then on. All times in seconds."""
         self._events.append(
             {"ph": "C", "pid": pid, "ts": micros(time), "name": name, "args": values}
         )
@@ -36,7 +36,7 @@ class TraceEvents:
         end: float,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """One that lies within another of its line is shown below it."""
+        """A bar; one within another of its line is shown below it."""
         start = micros(begin)
         bar = {"ph": "X", "pid": pid, "tid": line, "name": name, "ts": start}
         args = {} if facts is None else {"args": facts}

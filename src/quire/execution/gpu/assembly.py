@@ -41,7 +41,7 @@ class _Parts(NamedTuple):
 
 
 class OnGPU:
-    """On a CUDA device, with the host blocks in pinned main memory."""
+    """A ``DeviceRuntime``: on a CUDA device, with the host blocks in pinned main memory."""
 
     host_blocks = "in main memory"
     asynchronous = True
@@ -58,14 +58,12 @@ class OnGPU:
 
     @contextmanager
     def start_up_lock(self) -> Iterator[None]:
-        """See ``DeviceRuntime.start_up_lock``."""
         name = str(torch.cuda.get_device_properties(self.device).uuid)
         with one_at_a_time(name):
             self._plan = MemoryPlan(CUDAMemory(self.device), self._utilization)
             yield
 
     def admit(self, weight_bytes: int) -> None:
-        """See ``DeviceRuntime.admit``."""
         self._plan.check_weights(weight_bytes)
 
     def settling(self) -> AbstractContextManager[None]:
@@ -108,7 +106,6 @@ class OnGPU:
         return self.parts.executor
 
     def recovery_costs(self) -> RecoveryCosts:
-        """See ``DeviceRuntime.recovery_costs``."""
         return measure_recovery(
             self.parts.executor,
             self._limits.kv_groups,

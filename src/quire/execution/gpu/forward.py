@@ -17,7 +17,7 @@ from quire.models.base import Model
 
 
 class DeviceForward:
-    """Computes where the model's weights are."""
+    """A ``Forward``. Computes where the model's weights are."""
 
     def __init__(
         self, model: Model, layers: list[LayerKV], kernels: Kernels, inputs: DeviceInputs
@@ -39,7 +39,6 @@ class DeviceForward:
         self._recorded = RecordedSteps(sizes, compute, recorder)
 
     def __call__(self, batch: StepBatch, sampled: Sampled) -> Hidden:
-        """See ``Forward``."""
         size = None
         if self._recorded is not None:
             size = self._recorded.size_for(batch.header.tokens, batch.header.seqs)
@@ -51,7 +50,6 @@ class DeviceForward:
         return Hidden(states, asked_of(states, batch, inputs.asked))
 
     def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
-        """See ``Forward.go_on``."""
         return None
 
     def _compute(self, inputs: Fields) -> Tensor:

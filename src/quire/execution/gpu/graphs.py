@@ -60,10 +60,12 @@ class LaunchRecorder(Protocol):
 
 
 class NoRecorder:
-    """Launches everything anew: the same padded batches, so the same numbers as when replayed."""
+    """A ``LaunchRecorder`` that launches everything anew.
+
+    Batches are padded as when they are replayed, so numbers are the same.
+    """
 
     def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """See ``LaunchRecorder.record``."""
         return compute
 
 

@@ -58,20 +58,16 @@ class CUDAMemory:
         self.total = torch.cuda.mem_get_info(device)[1]
 
     def free(self) -> int:
-        """See ``DeviceMemory.free``."""
         torch.cuda.synchronize(self._device)
         return torch.cuda.mem_get_info(self._device)[0]
 
     def held(self) -> int:
-        """See ``DeviceMemory.held``."""
         return torch.cuda.memory_reserved(self._device)
 
     def peak(self) -> int:
-        """See ``DeviceMemory.peak``."""
         return torch.cuda.max_memory_reserved(self._device)
 
     def trim(self) -> None:
-        """See ``DeviceMemory.trim``."""
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)

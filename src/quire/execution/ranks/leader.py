@@ -127,7 +127,6 @@ class LeadingWorker(Worker):
         ]
 
     def compute(self, batch: StepBatch, sampled: Sampled) -> Hidden:
-        """See ``Worker.compute``."""
         with self._orders.together():
             self._orders.tell(batch)
             hidden = super().compute(batch, sampled)
@@ -135,7 +134,6 @@ class LeadingWorker(Worker):
         return hidden
 
     def logits(self, states: Tensor, heads: Sequence[OtherHead] = ()) -> Tensor:
-        """See ``Worker.logits``."""
         assert not heads, "refused where ranks divide the model's own"
         with self._orders.together():
             if states is not self._asked:

@@ -33,7 +33,6 @@ class SharedSource:
         return self._own.has(name)
 
     def used(self, names: Iterable[BlockHash]) -> None:
-        """See ``BlockSource.used``."""
         ordered = list(names)
         self._own.used(ordered)
         self._used += ordered
@@ -55,17 +54,13 @@ class SharedSource:
         return cleared
 
     def room(self) -> int:
-        """See ``BlockSource.room``."""
         return self._own.room()
 
     def forget(self, name: BlockHash) -> None:
-        """See ``Part.forget``."""
         self._own.forget(name)
 
     def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
-        """See ``BlockSource.read``."""
         self._own.read(content, kv_group, buffers)
 
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
-        """See ``BlockSource.write``."""
         self._own.write(content, parts)

@@ -100,7 +100,7 @@ def prompt_logprobs(tables: Iterable[TokenLogprobTable | None]) -> Iterator[dict
 
 
 def _offsets(tokens: Iterable[TextToken], first: int) -> list[int]:
-    """Where each one's text begins."""
+    """Where each token's text begins."""
     return list(accumulate((len(token.added) for token in tokens), initial=first))[:-1]
 
 

@@ -208,7 +208,7 @@ class PreparedChat:
         return checked(service.engine, progress, self.widened, self._said, self._turn.warnings)
 
     def listener(self, index: int) -> Listener:
-        """Of one choice: the one for all its deltas."""
+        """The listener of a choice, for all its deltas."""
         if index not in self._listeners:
             self._listeners[index] = self._listen()
         return self._listeners[index]
@@ -220,7 +220,7 @@ class PreparedChat:
         return reply, listener.finish_reason(output.finish_reason)
 
     def _said(self, output: CompletionOutput) -> Reply:
-        """The same, as far as it can be read."""
+        """What a finished output says, as far as it can be read."""
         try:
             return self.reply(output)[0]
         except BrokenCallError:
@@ -308,7 +308,7 @@ async def _prepared(
 
 
 def _listens(service: Service, turn: ConversationTurn) -> bool:
-    """Whether calls are looked for, if there are tools."""
+    """Whether the output is searched for calls."""
     mode = turn.choice.mode
     return mode == "required" or (mode == "auto" and service.config.enable_auto_tool_choice)
 

@@ -42,7 +42,7 @@ def mark_of_key(key: str | None, retention: str | None) -> list[Mark]:
 
 
 def kept_by(marks: Sequence[Mark]) -> list[tuple[int, float]]:
-    """What those want kept that are of all of a prompt; see ``Request``."""
+    """What marks of a whole prompt want kept; see ``Request``."""
     return [(_ALL, mark.seconds) for mark in marks if mark.text is None]
 
 

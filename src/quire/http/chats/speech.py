@@ -79,7 +79,7 @@ class ToolChoice:
 
     @classmethod
     def named(cls, name: str) -> ToolChoice:
-        """This tool must be called."""
+        """The choice of one tool, which must be called."""
         return cls("required", (name,))
 
 
@@ -113,7 +113,7 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
 
 
 def _check_schema(field: str, schema: Mapping[str, Any]) -> None:
-    """As far as others than the grammar rely on it."""
+    """RequestError where a schema is not one of an object."""
     if schema.get("type", "object") != "object":
         raise RequestError(f"{field} must be the schema of an object", field)
     if not isinstance(schema.get("properties", {}), dict):
@@ -186,7 +186,7 @@ class Speech:
 
     @property
     def why_no_calls(self) -> str:
-        """Why no calls can be required, if so."""
+        """Why no calls can be required; empty where they can."""
         return f": its response_template {self.declared.why_not}" if self.declared else ""
 
     def spelled(self, text: str) -> str:

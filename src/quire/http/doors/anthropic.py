@@ -9,20 +9,21 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from msgspec import UNSET, UnsetType
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
-from quire.http.body_fields import Listed, Strict, Texts, at_most, given_of
+from quire.http.body_fields import (
+    Hosted,
+    Listed,
+    Strict,
+    Texts,
+    at_most,
+    given_of,
+    in_callers_words,
+)
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin, called, said
 from quire.http.chats.kept_prompts import Mark, mark_of
 from quire.http.chats.speech import AUTO, MOST_TOOLS, Tool, ToolChoice
@@ -35,7 +36,6 @@ from quire.http.doors.turn_stream import (
     Kind,
     TurnStream,
     going_on,
-    in_their_words,
 )
 from quire.http.errors import UnsupportedThreadError
 from quire.http.openai.requests import JsonObject
@@ -79,10 +79,10 @@ class ToolUseBlock(Cacheable):
     caller: dict[str, Any] | None = None
 
 
-class HostedBlock(BaseModel):
+class HostedBlock(Hosted):
     """What Anthropic has done in a conversation begun there: what came of it is in its text."""
 
-    model_config = ConfigDict(extra="allow")
+    what, field = "block", "messages"
 
     type: Literal[
         "server_tool_use", "web_search_tool_result", "web_fetch_tool_result",
@@ -90,14 +90,6 @@ class HostedBlock(BaseModel):
         "text_editor_code_execution_tool_result", "tool_search_tool_result", "mcp_tool_use",
         "mcp_tool_result",
     ]  # fmt: skip
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out(cls, data: Any, info: ValidationInfo) -> Any:
-        kind, why = data["type"], "Quire does not have it"
-        if info.context is None or not info.context.leave_out(kind, why, "block"):
-            raise RequestError(f"messages may hold no {kind}: {why}", "messages")
-        return {"type": kind}
 
 
 def _as_blocks(value: Any) -> Any:
@@ -280,7 +272,7 @@ def turn(
 
 
 def _marks(request: CountTokensRequest) -> Iterator[Mark]:
-    """Of what is to be cached, in the order of the prompt."""
+    """The marks of what is to be cached, in the order of the prompt."""
     for tool in request.tools:
         yield from mark_of(tool.cache_control, tool.description or tool.name)
     for text in request.system:
@@ -313,7 +305,7 @@ def _expect_no_thoughts(request: MessagesRequest) -> None:
 
 
 def _variables(request: CountTokensRequest) -> dict[str, Any]:
-    """The chat template's: whether to think."""
+    """The chat template's variables."""
     variables: dict[str, Any] = {}
     if request.thinking is not None and request.thinking.type != "adaptive":
         variables["enable_thinking"] = request.thinking.type == "enabled"
@@ -423,7 +415,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         model = service.model_of(request.model, request.warnings)
         if service.speech.marks is None and not service.config.strict_fields:
             _expect_no_thoughts(request)
-        with in_their_words(FIELD_NAMES):
+        with in_callers_words(FIELD_NAMES, in_text=True):
             params = sampling_params(request, service.input_processor.sampling_defaults)
             options = service.caller(http).options(model)
             conversation = await begin(service, turn(request, params, options))
@@ -436,7 +428,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
     async def count_tokens(http: Request, request: CountTokensRequest) -> Response:
         """How many tokens a request has."""
         service.model_of(request.model, request.warnings)
-        with in_their_words(FIELD_NAMES):
+        with in_callers_words(FIELD_NAMES, in_text=True):
             conversation = await begin(service, turn(request, SamplingParams(max_tokens=1), {}))
         warnings = request.warnings or UNSET
         return respond(CountedTokens(conversation.num_prompt_tokens, warnings))
@@ -448,7 +440,9 @@ class MessageWriter:
     def __init__(self, conversation: PreparedChat, model: str, warnings: list[str]) -> None:
         self._conversation = conversation
         self._warnings, self._told = warnings, len(warnings)
-        self._turn = TurnStream(conversation, "msg-", _new_call_id, FIELD_NAMES)
+        self._turn = TurnStream(
+            conversation, "msg-", lambda: f"toolu_{uuid.uuid4().hex[:24]}", FIELD_NAMES
+        )
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
 
@@ -495,10 +489,6 @@ class MessageWriter:
         written = max(0, self._conversation.num_kept - cached)
         rest = usage.prompt - cached - written
         return MessageUsage(rest, written, cached, usage.completion, details)
-
-
-def _new_call_id() -> str:
-    return f"toolu_{uuid.uuid4().hex[:24]}"
 
 
 def _content(block: Block) -> Json:

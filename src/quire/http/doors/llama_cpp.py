@@ -31,9 +31,10 @@ from quire.http.body_fields import (
     biases,
     expecting,
     given_of,
+    in_callers_words,
     texts_of,
 )
-from quire.http.doors.turn_stream import in_their_words, outputs, pieces
+from quire.http.doors.turn_stream import outputs, pieces
 from quire.http.openai.answers import Timings, progress_of, timings_of
 from quire.http.openai.requests import JsonObject, TextPart
 from quire.http.openapi import body_route, gives
@@ -138,7 +139,7 @@ def are_several(given: Any) -> bool:
 
 
 def prompts_of(field: str, given: Any) -> list[Any]:
-    """Each is a text, or a list of tokens and texts that are one."""
+    """The prompts; each is a text, or a list of tokens and texts that are one prompt."""
     if are_several(given):
         return texts_of(field, [one.text if isinstance(one, TextObject) else one for one in given])
     one = given.text if isinstance(given, TextObject) else given
@@ -260,7 +261,7 @@ class InfillRequest(LlamaCppRequest):
 
     @property
     def before(self) -> str:
-        """All that stands before what is to be written, other files first."""
+        """All text before the gap, other files first."""
         files = (f"{one.filename}\n{one.text}\n" for one in self.input_extra)
         return "".join([*files, self.input_prefix, self.prompt])
 
@@ -380,7 +381,7 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
     async def completion(http: Request, request: LlamaCppRequest) -> Response:
         """llama.cpp's: complete a prompt; several have a list of answers."""
         names = {**_NAMES, "structured_outputs": request.structure_field}
-        with in_their_words(names):
+        with in_callers_words(names, in_text=True):
             with service.reserve(len(request.prompts), request.prompts):
                 prompts = [await joined(service, prompt) for prompt in request.prompts]
             return await _answer(service, http, request, prompts, names)
@@ -390,7 +391,7 @@ def add_llama_cpp(app: FastAPI, service: Service) -> None:
         """llama.cpp's: write what stands between two texts, with a model that is made for it."""
         names = {**_NAMES, "structured_outputs": request.structure_field, "suffix": "input_suffix"}
         form = PromptForm(suffix=request.input_suffix)
-        with in_their_words(names):
+        with in_callers_words(names, in_text=True):
             with service.reserve(1, [request.before, request.input_suffix]):
                 prompt = await service.engine.text_prompt(request.before, form)
             return await _answer(service, http, request, [prompt], names)

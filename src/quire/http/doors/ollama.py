@@ -22,12 +22,22 @@ from quire.engine.outputs import CompletionOutput, Delta
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
 from quire.http.answers.rendering import Answer, Json, json_response, respond
 from quire.http.answers.streaming import LINES, Events, EventStream
-from quire.http.body_fields import Ids, Listed, Name, Strict, Texts, at_most, between, expecting
+from quire.http.body_fields import (
+    Ids,
+    Listed,
+    Name,
+    Strict,
+    Texts,
+    at_most,
+    between,
+    expecting,
+    in_callers_words,
+)
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin, said
-from quire.http.chats.speech import MOST_TOOLS, Tool
+from quire.http.chats.speech import MOST_TOOLS
 from quire.http.doors.llama_cpp import LlamaOptions
 from quire.http.doors.ollama_context import Context, fitting, fitting_text
-from quire.http.doors.ollama_models import add_models, called_here
+from quire.http.doors.ollama_models import add_models, untagged
 from quire.http.doors.turn_stream import (
     Block,
     BlockClosed,
@@ -38,10 +48,9 @@ from quire.http.doors.turn_stream import (
     Speaker,
     TurnStream,
     going_on,
-    in_their_words,
     now,
 )
-from quire.http.openai.requests import Function, JsonObject
+from quire.http.openai.requests import FunctionTool, JsonObject
 from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service
 from quire.text.chat_template import Message
@@ -74,8 +83,12 @@ class OllamaBody(Strict):
     options: OllamaOptions = OllamaOptions()
     keep_alive: KeepAlive | None = None
 
+    def asks(self, service: Service) -> ModelChoice:
+        """The model that answers."""
+        return service.model_of(untagged(service, self.model), self.warnings)
+
     def context_of(self, max_model_len: int | None) -> Context:
-        """A warning where num_ctx is more than there is, as Ollama logs it."""
+        """The context of num_ctx, with a warning where that is more than there is."""
         wanted, there_is = self.options.num_ctx, max_model_len
         if wanted is not None and (there_is is None or wanted < there_is):
             return Context(max(wanted, _LEAST_CONTEXT), "num_ctx")
@@ -106,7 +119,7 @@ class OllamaRequest(OllamaBody):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The chat template's."""
+        """The chat template's variables."""
         if isinstance(self.think, str):
             return {"enable_thinking": True, "reasoning_effort": self.think}
         return {} if self.think is None else {"enable_thinking": self.think}
@@ -178,12 +191,8 @@ class OllamaMessage(Strict):
         )
 
 
-class OllamaTool(Strict):
+class OllamaTool(FunctionTool):
     type: Literal["function"] = "function"
-    function: Function
-
-    def as_tool(self) -> Tool:
-        return Tool(**dict(self.function))
 
 
 _Tools = Annotated[Listed[OllamaTool], at_most(MOST_TOOLS, "tools")]
@@ -274,7 +283,7 @@ Line = GeneratedAnswer | OllamaChatAnswer
 
 
 class OllamaWriter:
-    """line: what a line of the answer is."""
+    """Writes an answer. line: the type of its lines."""
 
     def __init__(self, turn: TurnStream, request: OllamaRequest, line: type[Line]) -> None:
         self._turn = turn
@@ -382,10 +391,10 @@ def add_ollama(app: FastAPI, service: Service) -> None:
     )
     async def generate(http: Request, request: GenerateRequest) -> Response:
         """Ollama's: answer a prompt."""
-        model = called_here(service, request)
+        model = request.asks(service)
         if not request.prompt:
             return _loaded(request, GeneratedAnswer)
-        with in_their_words(_NAMES | {"messages": "prompt"}):
+        with in_callers_words(_NAMES | {"messages": "prompt"}, in_text=True):
             params = _params(service, request)
             speaker = await _speaker(service, model, service.caller(http), request, params)
         return await _answer(service, request, speaker, GeneratedAnswer)
@@ -400,10 +409,10 @@ def add_ollama(app: FastAPI, service: Service) -> None:
     )
     async def chat(http: Request, request: OllamaChatRequest) -> Response:
         """Ollama's: answer a conversation."""
-        model = called_here(service, request)
+        model = request.asks(service)
         if not request.messages:
             return _loaded(request, OllamaChatAnswer)
-        with in_their_words(_NAMES | {"prompt": "messages"}):
+        with in_callers_words(_NAMES | {"prompt": "messages"}, in_text=True):
             messages = [message.for_template() for message in request.messages]
             turn = ConversationTurn(
                 messages=messages,

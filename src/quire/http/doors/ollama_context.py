@@ -94,7 +94,7 @@ async def _last_cut(service: Service, turn: ConversationTurn, most: int) -> Prep
 async def fitting_text(
     service: Service, text: str, max_tokens: int | None, context: Context, warnings: list[str]
 ) -> list[int]:
-    """A prompt without as much of its beginning as does not fit."""
+    """A prompt, cut at its beginning until it fits."""
     longest = context.length
     try:
         with service.reserve(1, [text]):

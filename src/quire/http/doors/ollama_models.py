@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
@@ -16,7 +16,7 @@ from quire.http.answers.streaming import LINES, Events, EventStream
 from quire.http.body_fields import Strict
 from quire.http.doors.turn_stream import now
 from quire.http.openapi import body_route, gives
-from quire.http.service import ModelChoice, Service
+from quire.http.service import Service
 
 RUNNING = "Quire is running"
 _VERSION = "0.13.0"  # Ollama's, whose API this is; clients ask for a recent one
@@ -24,19 +24,29 @@ _LATEST = ":latest"
 _NEVER = "9999-12-31T23:59:59Z"  # the model is let go with the server
 
 
-class ShowRequest(Strict):
-    """The body of POST /api/show; ``name`` is what ``model`` was called once."""
+class _NamingRequest(Strict):
+    """A body that names a model; ``name`` is the older name of ``model``."""
 
     model: str | None = None
     name: str | None = None
+
+    @property
+    def named(self) -> str:
+        name = self.model or self.name
+        if name is None:
+            raise RequestError("model is missing", "model")
+        return name
+
+
+class ShowRequest(_NamingRequest):
+    """The body of POST /api/show."""
+
     verbose: bool = False
 
 
-class PullRequest(Strict):
-    """The body of POST /api/pull; ``name`` is what ``model`` was called once."""
+class PullRequest(_NamingRequest):
+    """The body of POST /api/pull."""
 
-    model: str | None = None
-    name: str | None = None
     insecure: bool = False
     stream: bool = True
 
@@ -125,7 +135,7 @@ def add_models(app: FastAPI, service: Service) -> None:
     )
     async def pull(http: Request, request: PullRequest) -> Response:
         """Ollama's: what is served is there already; anything else is not found."""
-        service.check_model(_untagged(service, _named(request)))
+        service.check_model(untagged(service, request.named))
         if request.stream:
             return EventStream(_pulled(), LINES)
         return respond(PullStatus("success"))
@@ -133,38 +143,16 @@ def add_models(app: FastAPI, service: Service) -> None:
     @body_route(app, service, ShowRequest, gives(ShownModel), "/api/show", from_tools=True)
     async def show(http: Request, request: ShowRequest) -> Response:
         """Ollama's: what is known of a model."""
-        name = _named(request)
-        return respond(
-            _description(service, service.check_model(_untagged(service, name)).name, started)
-        )
-
-
-def _named(request: ShowRequest | PullRequest) -> str:
-    name = request.model or request.name
-    if name is None:
-        raise RequestError("model is missing", "model")
-    return name
+        name = service.check_model(untagged(service, request.named)).name
+        return respond(_description(service, name, started))
 
 
 async def _pulled() -> Events:
     yield [PullStatus("pulling manifest"), PullStatus("success")]
 
 
-class NamesModel(Protocol):
-    """A body that does."""
-
-    model: str
-
-    @property
-    def warnings(self) -> list[str]: ...
-
-
-def called_here(service: Service, request: NamesModel) -> ModelChoice:
-    """Who answers a request, whose name may end with Ollama's tag for the newest."""
-    return service.model_of(_untagged(service, request.model), request.warnings)
-
-
-def _untagged(service: Service, name: str) -> str:
+def untagged(service: Service, name: str) -> str:
+    """A model's name, which may end with Ollama's tag for the newest."""
     return name if name in service.all_names else name.removesuffix(_LATEST)
 
 

@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from quire.core.errors import RequestError, shown
 from quire.http.answers.rendering import Answer, Json, encode, json_response, respond
 from quire.http.answers.streaming import NAMED_EVENTS, EventStream
+from quire.http.body_fields import in_callers_words
 from quire.http.chats.conversation import PreparedChat, begin
 from quire.http.doors.responses_requests import (
     FIELD_NAMES,
@@ -23,7 +24,6 @@ from quire.http.doors.responses_requests import (
     turn,
 )
 from quire.http.doors.responses_writer import ResponseAnswer, ResponseEvent, ResponseWriter
-from quire.http.doors.turn_stream import in_their_words
 from quire.http.errors import UnknownResponseError
 from quire.http.openai.chat import CountedInput
 from quire.http.openapi import body_route, gives
@@ -87,7 +87,7 @@ class ResponseStore:
         self._make_room()
 
     def get(self, owner: str | None, response_id: str) -> Kept:
-        """UnknownResponseError if there is none, or it is another owner's."""
+        """A kept response. UnknownResponseError: there is none, or it is another owner's."""
         own = self._by_owner.get(owner)
         if own is None or response_id not in own.kept:
             raise _unknown("response", response_id, "previous_response_id")
@@ -238,7 +238,7 @@ async def _begin(
 ) -> PreparedChat:
     history = await _history(service, store, caller.key, request.previous_response_id)
     request.goes_on_from(history)
-    with in_their_words(FIELD_NAMES):
+    with in_callers_words(FIELD_NAMES, in_text=True):
         options = caller.options(model, request.user)
         defaults = service.input_processor.sampling_defaults
         return await begin(service, turn(request, [*history, *items], defaults, options))

@@ -6,26 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    TypeAdapter,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PrivateAttr, TypeAdapter, model_validator
 
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
-from quire.http.body_fields import JsonSchema, Listed, Name, Strict, at_most, given_of
+from quire.http.body_fields import Hosted, JsonSchema, Listed, Name, Strict, at_most, given_of
 from quire.http.chats.conversation import ConversationTurn, called
 from quire.http.chats.kept_prompts import mark_of_key
 from quire.http.chats.speech import MOST_TOOLS
 from quire.http.doors.responses_tools import (
-    NOT_OURS,
     AnyChoice,
     AnyTool,
     Offered,
@@ -116,23 +106,15 @@ class ReasoningItem(Item):
     encrypted_content: str | None = None  # another server's; nothing is encrypted here
 
 
-class HostedItem(BaseModel):
+class HostedItem(Hosted):
     """What OpenAI has done in a conversation begun there: what came of it is in its messages."""
 
-    model_config = ConfigDict(extra="allow")
+    what, field = "item", "input"
 
     type: Literal[
         "code_interpreter_call", "file_search_call", "image_generation_call", "mcp_call",
         "mcp_list_tools", "tool_search_call", "tool_search_output", "web_search_call",
     ]  # fmt: skip
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out(cls, data: Any, info: ValidationInfo) -> Any:
-        kind = data["type"]
-        if info.context is None or not info.context.leave_out(kind, NOT_OURS, "item"):
-            raise RequestError(f"input may hold no {kind}: {NOT_OURS}", "input")
-        return {"type": kind}
 
 
 class ItemReference(Strict):
@@ -273,7 +255,7 @@ def turn(
     defaults: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> ConversationTurn:
-    """items: all of the conversation's, those of earlier responses first."""
+    """The turn of a request. items: of the whole conversation, the earliest first."""
     offered, form = request.offered, request.text.format
     return ConversationTurn(
         messages=list(messages(request.instructions, items)),
@@ -349,7 +331,7 @@ def _of_others(item: Json) -> Message:
 
 
 def _begins_anew(said: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
-    """A turn is reasoning, then text, then calls."""
+    """Whether a piece begins another turn, which is reasoning, then text, then calls."""
     order = ("reasoning_content", "content", "tool_calls")
     (kind,) = piece
     return any(name in said for name in order[order.index(kind) + 1 :]) or (
@@ -358,7 +340,7 @@ def _begins_anew(said: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
 
 
 def _whole(said: Mapping[str, Any]) -> Iterator[Message]:
-    """Nothing of what holds nothing: another server's reasoning is encrypted."""
+    """The assistant's message, unless it is empty, as another server's reasoning is."""
     if any(said.values()):
         yield {"role": "assistant", "content": "", **said}
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from quire.core.errors import RequestError, shown
 from quire.http.answers.rendering import Json
-from quire.http.body_fields import Listed, Name, Strict, at_most, check_depth, expecting
+from quire.http.body_fields import NOT_OURS, Listed, Name, Strict, at_most, check_depth, expecting
 from quire.http.chats.speech import LONGEST_NAME, MOST_TOOLS, Tool, ToolChoice
 from quire.http.openai.requests import JsonObject
 
@@ -33,7 +33,6 @@ _INPUT: Json = {
     "required": ["input"],
     "additionalProperties": False,
 }
-NOT_OURS = "Quire does not have it"
 _SEPARATOR, _DIGITS = "__", 8
 
 
@@ -193,7 +192,7 @@ class Offered:
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """By which the model knows a tool: no longer than names may be."""
+    """The model's name of a tool, cut to what names may have."""
     if not namespace:
         return name
     whole = namespace + _SEPARATOR + name

@@ -132,7 +132,8 @@ async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
 
 
 def _as_vllm(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Tokenized:
-    names = _names(service, token_ids) if request.return_token_strs else None
+    named = service.input_processor.tokenizer.own_texts.named
+    names = [*map(named, token_ids)] if request.return_token_strs else None
     length = service.input_processor.max_model_len
     return Tokenized(count=len(token_ids), max_model_len=length, tokens=token_ids, token_strs=names)
 
@@ -142,10 +143,6 @@ def _as_llama_cpp(service: Service, request: TokenizeRequest, token_ids: list[in
         return Tokenized(tokens=token_ids)
     own = service.input_processor.tokenizer.own_texts.bytes
     return Tokenized(tokens=[TokenPiece(token_id, piece(own[token_id])) for token_id in token_ids])
-
-
-def _names(service: Service, token_ids: list[int]) -> list[str]:
-    return [*map(service.input_processor.tokenizer.own_texts.named, token_ids)]
 
 
 def piece(data: bytes) -> str | list[int]:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams
 from quire.engine.input_processor import Prompt
 from quire.engine.outputs import Delta, RequestOutput
 from quire.http.answers.rendering import Answer
 from quire.http.answers.streaming import Events
+from quire.http.body_fields import in_callers_words
 from quire.http.errors import BrokenCallError
 from quire.http.service import Progress, Service
 from quire.text.chat_template import Message
@@ -37,7 +36,7 @@ async def outputs(progress: Progress, names: Mapping[str, str]) -> list[RequestO
     """The finished requests, in the order of their prompts."""
     finished: dict[int, RequestOutput] = {}
     async with aclosing(progress):
-        with in_their_words(names):
+        with in_callers_words(names, in_text=True):
             async for deltas in progress:
                 finished.update({number: delta.final for number, delta in deltas if delta.final})
     return [finished[number] for number in sorted(finished)]
@@ -48,7 +47,7 @@ async def pieces(
 ) -> Events:
     """What ``worded`` makes of each delta of a prompt, as it comes."""
     async with aclosing(progress):
-        with in_their_words(names):
+        with in_callers_words(names, in_text=True):
             async for deltas in progress:
                 values = [value for number, delta in deltas for value in worded(number, delta)]
                 if values:
@@ -61,18 +60,6 @@ def going_on(messages: Sequence[Message]) -> dict[str, bool]:
     if last.get("role") != "assistant" or not last["content"] or "tool_calls" in last:
         return {}
     return {"continue_final_message": True, "add_generation_prompt": False}
-
-
-@contextmanager
-def in_their_words(names: Mapping[str, str]) -> Iterator[None]:
-    """Name a refused field as the caller wrote it, in the message too: it is all that they see."""
-    try:
-        yield
-    except RequestError as error:
-        theirs = names.get(error.field, error.field)
-        error.args = (re.sub(rf"\b{re.escape(error.field)}\b", theirs, str(error)),)
-        error.field = theirs
-        raise
 
 
 def now() -> str:
@@ -138,7 +125,7 @@ class TurnListener(Protocol):
 
 
 class Speaker(Protocol):
-    """A ``PreparedChat``, or what is like one."""
+    """What runs and speaks: a ``PreparedChat``, or a ``RawText``."""
 
     def run(self, request_id: str, *, whole: bool) -> Progress: ...
 
@@ -216,7 +203,7 @@ class TurnStream:
         """
         request_id = self._prefix + uuid.uuid4().hex
         async with aclosing(self._speaker.run(request_id, whole=whole)) as progress:
-            with in_their_words(self._names):
+            with in_callers_words(self._names, in_text=True):
                 async for deltas in progress:
                     gained = [delta for _, delta in deltas]
                     if self._singly:

@@ -36,8 +36,7 @@ from quire.http.body_fields import (
 )
 from quire.http.doors.llama_cpp import AnyPrompts, joined, prompts_of
 from quire.http.doors.ollama import OllamaBody
-from quire.http.doors.ollama_models import called_here
-from quire.http.doors.turn_stream import in_their_words, outputs
+from quire.http.doors.turn_stream import outputs
 from quire.http.guards.envelope import new_id
 from quire.http.openai.requests import CommonFields
 from quire.http.openapi import body_route, gives
@@ -230,7 +229,7 @@ class RerankRequest(_TextsRequest):
 
     @property
     def field(self) -> str:
-        """What the texts are called."""
+        """The name of the field with the texts."""
         return "documents" if self.texts_ is None else "texts"
 
     def texts(self) -> list[str]:
@@ -425,13 +424,13 @@ async def vectors(
         if form != PromptForm():
             with service.reserve(len(texts), texts):
                 prompts = [await _formed(service, text, form) for text in texts]
-    whole = [_with(options, prompt) for prompt in prompts]
+    whole = [{**as_dict(prompt), **options} for prompt in prompts]
     run = service.run(f"embd-{uuid.uuid4().hex}", whole, params, field_names, whole=True)
     return await outputs(run, {})
 
 
 async def _joined(service: Service, texts: Sequence[Any]) -> Sequence[Prompt]:
-    """The same, with tokens in place of texts that stand among tokens."""
+    """The prompts, with tokens in place of texts that are among tokens."""
     if not any(isinstance(one, str) for text in texts if isinstance(text, list) for one in text):
         return texts
     with service.reserve(len(texts), texts):
@@ -455,10 +454,6 @@ def in_base64(output: RequestOutput) -> str:
 async def _formed(service: Service, text: Prompt, form: PromptForm) -> Prompt:
     assert not isinstance(text, Mapping), "what has a form is a text or its tokens"
     return await service.engine.text_prompt(text, form)
-
-
-def _with(options: Mapping[str, object], prompt: Prompt) -> Prompt:
-    return {**as_dict(prompt), **options} if options else prompt
 
 
 def _check_size(
@@ -492,7 +487,7 @@ def _add_others(app: FastAPI, service: Service) -> None:
         field = "content" if request.input is None else "input"
         params = PoolingParams(normalize=request.embd_normalize == 2)
         own = service.caller(http).options(model)
-        with in_their_words({"prompt": field}):
+        with in_callers_words({"prompt": field}, in_text=True):
             texts = await _joined(service, request.texts())
             finished = await vectors(service, texts, params, own, {"prompt": field})
         answers = (LlamaCppEmbedding(i, [numbers(one)]) for i, one in enumerate(finished))
@@ -506,14 +501,14 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
     async def embed(http: Request, request: OllamaEmbedRequest) -> Response:
         """Ollama's: the vectors of one or several texts, of length 1."""
         begun = time.perf_counter_ns()
-        model = called_here(service, request)
+        model = request.asks(service)
         context = request.context_of(service.input_processor.max_model_len)
         longest = context.length if request.truncate else None
         form = PromptForm() if longest is None else cut_to(longest)
         params = PoolingParams(normalize=True, dimensions=request.dimensions)
         own = service.caller(http).options(model)
         texts = texts_of("input", request.input) if request.input else []  # none: it is to load
-        with in_their_words({"prompt": "input"}):
+        with in_callers_words({"prompt": "input"}, in_text=True):
             finished = await vectors(service, texts, params, own, {}, form) if texts else []
             for one in finished:
                 context.check(len(one.prompt_token_ids), "prompt")
@@ -533,7 +528,7 @@ def _add_ollama(app: FastAPI, service: Service) -> None:
     )
     async def embeddings(http: Request, request: OllamaEmbeddingsRequest) -> Response:
         """Ollama's older one: the vector of a text, as the model's files say."""
-        model = called_here(service, request)
+        model = request.asks(service)
         context = request.context_of(service.input_processor.max_model_len)
         if not request.prompt:
             return respond(OllamaEmbedding([], request.warnings or UNSET))

@@ -120,7 +120,7 @@ class _Marks(NamedTuple):
 
 
 def _counts_outside_texts(body: bytes | bytearray) -> _Marks:
-    """By numpy, which lets other threads run meanwhile."""
+    """Count by numpy, which lets other threads run meanwhile."""
     bare = np.frombuffer(body.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
     totals = np.zeros(4, int)
     in_text = np.uint8(0)
@@ -155,7 +155,7 @@ def _unreadable_field(body: bytes | bytearray) -> str | None:
 
 
 def is_packed(encoding: str) -> bool:
-    """By a content-encoding; HTTPException if it is none that is understood."""
+    """Whether a body is compressed. HTTPException: the encoding is not understood."""
     name = encoding.strip().lower()
     if name in _PACKED:
         return True
@@ -271,7 +271,7 @@ class Bodies:
         return route
 
     async def apart(self, work: Callable[[], _T]) -> _T:
-        """Have the thread that parses do it."""
+        """Do it in the thread that parses."""
         return await asyncio.get_running_loop().run_in_executor(self._parser, work)
 
     @asynccontextmanager

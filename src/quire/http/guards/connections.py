@@ -66,12 +66,12 @@ class Connections:
         return True
 
     def waits(self, connection: ClientConnection) -> None:
-        """It waits for its client."""
+        """Note that a connection waits for its client."""
         if connection in self._open:
             self._waiting.setdefault(connection)
 
     def works(self, connection: ClientConnection) -> None:
-        """Its client waits for it: it is not closed for another's sake."""
+        """Note that its client waits for it: it is not closed to make room."""
         self._waiting.pop(connection, None)
 
     def remove(self, connection: ClientConnection) -> None:
@@ -150,7 +150,7 @@ class ClientConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _disconnect(self) -> None:
-        """Tell all requests; uvicorn would tell the last one only."""
+        """Tell all requests that the client is gone; uvicorn tells the last one only."""
         for cycle in self._cycles:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -180,7 +180,7 @@ class ClientConnection(HttpToolsProtocol):
         self._others.turnstile.wait(asker, self._take_held)
 
     def _take_held(self) -> None:
-        """It is the turn of what has come for a new request."""
+        """Parse what has come for a new request."""
         data, self.held = self.held, b""
         if not self.transport.is_closing():
             self._begin()

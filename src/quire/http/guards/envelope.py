@@ -106,7 +106,7 @@ class Envelope:
             self._tell(scope, status or _LEFT, time.perf_counter() - begun)
 
     def _forecast(self, state: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
-        """What the engine expected when it was asked for this, if it was."""
+        """The header with the engine's forecast, if there is one."""
         found = self._expected(state[REQUEST_ID])
         if found is None:
             return []
@@ -124,7 +124,7 @@ class Envelope:
 
 
 def _given_id(scope: Scope) -> bytes | None:
-    """The client's own, if it is one that a log can hold."""
+    """The client's own request id, if it can stand in a log."""
     given: bytes | None = next((value for name, value in scope["headers"] if name == _HEADER), None)
     return given if given is not None and _CLEAN.fullmatch(given) else None
 
@@ -160,7 +160,7 @@ class Pages:
         self._any, self._here = "*" in self._listed, HERE in self._listed
 
     def headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        """What an answer bears; nothing, where no page asks."""
+        """The CORS headers of an answer; none where no page asks."""
         origin = headers.get("origin")
         if origin is None or not self._listed:
             return []
@@ -196,7 +196,7 @@ class Pages:
         return Response(status_code=204, headers={name: v for name, v in allowed.items() if v})
 
     def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Of a server for this machine alone: 403, or None: it may be served."""
+        """A 403 of a server for this machine alone; None: it may be served."""
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and _name_in(host) not in self._names:
             why = (
@@ -244,7 +244,7 @@ def _those(allowed: Sequence[str], wanted: str) -> str:
 
 
 def _name_in(host: str) -> str:
-    """Of a Host header, without its port."""
+    """The name in a Host header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

@@ -118,12 +118,12 @@ class Logins:
 
     @staticmethod
     def token(key: bytes, now: float) -> str:
-        """For who has shown that key."""
+        """A token for whoever has shown that key."""
         until = str(int(now) + LASTS)
         return f"{until}.{_mac(key, until)}"
 
     def key(self, token: str, now: float) -> bytes:
-        """The key that it was for; nothing, if it is no good, or no longer."""
+        """The key that a token was made for; empty if it is not valid, or no longer."""
         until, _, mac = token.partition(".")
         if not (token.isascii() and until.isdigit() and len(until) < _MAC and int(until) > now):
             return b""
@@ -132,12 +132,12 @@ class Logins:
 
 
 def login_of(http: HTTPConnection) -> str:
-    """The login that a request of the page bears, or nothing."""
+    """The login token of the page's request, or nothing."""
     return http.cookies.get(COOKIE, "") if PAGE_HEADER in http.headers else ""
 
 
 def keep(response: Response, http: HTTPConnection, token: str) -> None:
-    """Have the browser keep it, out of the reach of scripts; nothing: no longer."""
+    """Set the cookie, out of the reach of scripts; an empty token deletes it."""
     response.set_cookie(
         COOKIE,
         token,

@@ -66,7 +66,7 @@ class LastResort:
             os.write(self._told, _BEGUN)
 
     def close(self) -> None:
-        """Nobody is ended any more."""
+        """Stop watching."""
         signal.set_wakeup_fd(-1)
         os.close(self._told)
         self._process.wait()
@@ -75,7 +75,7 @@ class LastResort:
 
 
 def _watch(process: int, seconds: float, haste: float) -> None:
-    """Until the process is gone, or has to be."""
+    """Wait until the process is gone, or its time is over."""
     deadline = math.inf
     while os.getppid() == process:
         left = deadline - time.monotonic()
@@ -94,7 +94,7 @@ def _watch(process: int, seconds: float, haste: float) -> None:
 
 
 def _end(process: int) -> None:
-    """By itself if that can be, else by the system; with what it has started."""
+    """End the process and those that it has started."""
     sys.stderr.write("quire: something hangs, and its time is over. The process is ended at:\n")
     sys.stderr.flush()
     started = [one for one in _started_by(process) if one != os.getpid()]
@@ -107,7 +107,7 @@ def _end(process: int) -> None:
 
 
 def _send(process: int, number: int, seconds: float) -> None:
-    """And wait for what it does."""
+    """Send a signal, and wait for its effect."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, number)
         time.sleep(seconds)

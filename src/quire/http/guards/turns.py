@@ -51,7 +51,7 @@ class Turnstile:
         self._passed = False  # somebody has, in this turn of the loop
 
     def wait(self, asker: Hashable, go: Callable[[], None]) -> None:
-        """Call ``go`` when it is this one's turn: at once, where nobody else comes."""
+        """Call ``go`` when it is this one's turn: at once, where nobody else waits."""
         if self._passed:
             self._waiting.setdefault(asker, deque()).append(go)
             self._count(1)

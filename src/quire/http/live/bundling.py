@@ -29,7 +29,7 @@ def script_of(sources: Mapping[str, str], entry: str) -> str:
 
 
 def sheet_of(sources: Mapping[str, str]) -> str:
-    """What all share comes first, so that others may differ from it."""
+    """One style sheet; what all share comes first."""
     names = sorted((n for n in sources if n.endswith(".css")), key=lambda name: ("/" in name, name))
     return "\n".join(sources[name] for name in names)
 
@@ -66,7 +66,7 @@ class _Bundle:
         self._parts: dict[str, str] = {}  # by path, as they are to follow each other
 
     def add(self, path: str) -> dict[str, str]:
-        """With all that it imports; the parts so far."""
+        """Add a module with all that it imports; the parts so far."""
         if path in self._parts:
             return self._parts
         if path in self._names or path not in self._modules:

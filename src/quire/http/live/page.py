@@ -96,7 +96,7 @@ def _digest(content: bytes) -> str:
 
 
 def add_page(app: FastAPI) -> None:
-    """To be added before what else is at /."""
+    """Add the page, before any other route at /."""
     files = Files()
 
     @app.get("/", include_in_schema=False)

@@ -161,13 +161,12 @@ class FrameStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with contextlib.suppress(QuireError):  # the engine has gone
                 while True:
-                    data = b": \n\n" if frame is None else event(self._formed(frame))
+                    data = b": \n\n"
+                    if frame is not None:
+                        data = event(frame if self._pressure else base64.b64encode(frame))
                     await asyncio.wait_for(send(_body(data)), _UNREAD)
                     frame = await watcher.frame(_SILENCE)
         await send(_body(b"", more=False))
-
-    def _formed(self, frame: bytes) -> bytes:
-        return frame if self._pressure else base64.b64encode(frame)
 
 
 def _body(data: bytes, *, more: bool = True) -> Message:

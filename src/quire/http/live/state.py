@@ -296,7 +296,7 @@ class StateReader:
         self._pool_bytes = pool_bytes
 
     def moment(self, limit: int) -> Moment:
-        """With details of at most ``limit`` requests of each kind."""
+        """The moment, with details of at most ``limit`` requests of each kind."""
         engine, now = self._engine, self._engine.clock()
         scheduler, stats = engine.scheduler, engine.stats
         return Moment(
@@ -335,7 +335,7 @@ class StateReader:
         )
 
     def pressure(self) -> Pressure:
-        """What the pool's blocks are seen with."""
+        """The figures that go with the pool's blocks."""
         engine, now = self._engine, self._engine.clock()
         scheduler = engine.scheduler
         reasons, first = self._reasons(now), next(iter(scheduler.waiting), None)
@@ -352,7 +352,7 @@ class StateReader:
         )
 
     def decisions(self, since: int, limit: int) -> DecisionList:
-        """The latest ``limit`` of those after a number."""
+        """The latest ``limit`` decisions after a number."""
         log = self._engine.log
         rows = [self._decision(noted) for noted in _last(log.since(since), limit)]
         return DecisionList(data=rows, latest=log.number)
@@ -411,7 +411,7 @@ class StateReader:
         )
 
     def _drafted(self, row: Row) -> Row:
-        """With what the engine knows beside the scheduler."""
+        """The row with what the engine knows beside the scheduler."""
         progress = self._engine.progress(row.id)
         if progress is None:
             return row

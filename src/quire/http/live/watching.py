@@ -56,7 +56,7 @@ class BlockLook:
         self._step = -1
 
     async def frames(self, *, whole: bool) -> Frames:
-        """As it is between two steps; ``whole``: a snapshot too."""
+        """The blocks between two steps; ``whole``: a snapshot too."""
         while (found := await self._engine.call(lambda: self._look(whole=whole))) is None:
             pass  # steps were taken in between
         return found
@@ -87,7 +87,7 @@ class BlockLook:
 
 
 class BlockWatcher:
-    """One who watches. ``pressure``: and gets it with each frame, both as JSON."""
+    """One watcher. pressure: it gets frames and pressure together, as JSON."""
 
     def __init__(self, *, pressure: bool = False) -> None:
         self._pressure = pressure
@@ -158,7 +158,7 @@ class BlockWatch:
 
     @contextmanager
     def watching(self, *, pressure: bool = False) -> Iterator[BlockWatcher]:
-        """TooManyWatchersError if as many watch already as may."""
+        """Watch. TooManyWatchersError: no further watcher is allowed."""
         if len(self._watchers) >= _MOST:
             raise TooManyWatchersError(f"{_MOST} watch the blocks already", _RETRY_AFTER)
         watcher = BlockWatcher(pressure=pressure)
@@ -172,7 +172,7 @@ class BlockWatch:
             self._watchers.discard(watcher)
 
     def close(self) -> None:
-        """End looking, also for those who watch."""
+        """Stop looking at blocks."""
         if self._task is not None:
             self._task.cancel()
 
@@ -242,6 +242,6 @@ class Queries:
 
 
 def _look_at(task: asyncio.Task[bytes]) -> None:
-    """Even if nobody waits for it any more."""
+    """Retrieve a task's exception, so that nothing is logged of it."""
     if not task.cancelled():
         task.exception()

@@ -50,7 +50,7 @@ class CompletionUsage(Answer):
 
 
 class _Whole(Answer, kw_only=True):
-    """What whole answers begin with."""
+    """The first fields of whole answers."""
 
     id: str
     created: int
@@ -231,7 +231,7 @@ class Wording(Protocol):
         ...
 
     def silence(self, index: int) -> ChunkChoice:
-        """That an output has gained nothing yet."""
+        """A chunk of an output that has gained nothing."""
         ...
 
     def text(self, index: int, delta: Delta) -> bytes | None:
@@ -328,7 +328,7 @@ def _prompt_tokens(request: GenerationRequest, wording: Wording, token_ids: Sequ
 
 
 def _prompt_logprobs(wording: Wording, request: RequestOutput) -> Json:
-    """Those of the one prompt, which stand beside the choices."""
+    """The log-probabilities of the one prompt, beside the choices."""
     scored = request.prompt_logprobs
     return {"prompt_logprobs": prompt_logprobs(scored)} if scored and wording.one_prompt else {}
 
@@ -458,7 +458,7 @@ class Account:
         return {"timings": timings_of(output, tell_cached=self.tells_cached)} if wanted else {}
 
     def timing(self, prompt_tokens: int) -> Timings:
-        """Of an output that begins."""
+        """The timings of an output that begins."""
         return Timings(prompt_tokens, tell_cached=self.tells_cached)
 
     def of(self, outputs: Mapping[int, RequestOutput]) -> Json:
@@ -479,7 +479,7 @@ class Account:
         return {"usage": usage, "metrics": metrics}
 
     def _details(self, outputs: Mapping[int, RequestOutput]) -> CompletionTokensDetails | UnsetType:
-        """Of what was written: what was thought, and what came of a prediction."""
+        """Tokens of reasoning, and of a prediction."""
         reasoning = [self._wording.reasoning_tokens(outputs[number]) for number in sorted(outputs)]
         thought = UNSET if None in reasoning else sum(filter(None, reasoning))
         predicted = self._request.prediction is not None
@@ -520,7 +520,7 @@ class Timings:
         self._tokens = 0
 
     def after(self, delta: Delta) -> Json:
-        """Of all of the request, once that has ended."""
+        """The timings after a delta; of the whole request, once that has ended."""
         if delta.final is not None:
             return timings_of(delta.final, tell_cached=self._tell_cached)
         for one in delta.singly():

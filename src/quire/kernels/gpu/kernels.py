@@ -113,15 +113,12 @@ class GPUKernels(Kernels):
         raise NotImplementedError("layers with a state are computed on CPUs only")
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        """See ``Kernels.norm``."""
         return _norm(x, None, norm)
 
     def add_norm(self, x: Tensor, delta: Tensor, norm: Norm) -> Tensor:
-        """See ``Kernels.add_norm``."""
         return _norm(x, delta, norm)
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
-        """See ``Kernels.gate``."""
         x.mul_(gates.float().sigmoid())
 
     def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
@@ -129,15 +126,12 @@ class GPUKernels(Kernels):
         return mixed(x, experts, self, routed)
 
     def argmax(self, x: Tensor) -> Tensor:
-        """See ``Kernels.argmax``."""
         return x.argmax(-1)
 
     def allow(self, x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
-        """See ``Kernels.allow``."""
         return allow(x, masks, rows)
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        """See ``Kernels.activate``."""
         name, gated, factor, alphas, cut = activation
         assert factor == 1.0, "no model without states has others"
         assert cut is None, "no model here has others"
@@ -162,7 +156,6 @@ class GPUKernels(Kernels):
         target: Sequence[LayerMemory],
         pairs: Sequence[tuple[int, int]],
     ) -> None:
-        """See ``Kernels.copy_blocks``."""
         routes = [Route.between(*tensors) for tensors in counterparts(source, target)]
         same = any(route.source == route.target for route in routes)
         BlockMover(routes, target[0].parts[0].device, same).move(pairs)

@@ -34,32 +34,28 @@ class Linear(Protocol):
 
 @dataclass(frozen=True)
 class PlainLinear:
-    """The weight as PyTorch multiplies it, of any dtype."""
+    """A ``Linear``: the weight as PyTorch multiplies it, of any dtype."""
 
     weight: Tensor  # [out, in]
     bias: Tensor | None = None  # [out]
 
     @property
     def nbytes(self) -> int:
-        """See ``Linear.nbytes``."""
         return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """See ``Linear``."""
         return F.linear(x, self.weight, self.bias)
 
     def floats(self, x: Tensor) -> Tensor:
-        """See ``Linear.floats``."""
         return self(x).float()
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
-        """See ``Linear.rows``."""
         return torch.embedding(self.weight, outputs).to(dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class WatchedLinear:
-    """A projection that is read whenever it multiplies, and notes what it multiplies by what."""
+    """A ``Linear`` that is read whenever it multiplies, and notes what it multiplies by what."""
 
     read: Callable[[], Linear]
     inputs: Tensor  # [in] float32: squares of them so far, added up
@@ -71,7 +67,6 @@ class WatchedLinear:
         return 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """See ``Linear``."""
         found = self.read()
         assert isinstance(found, PlainLinear), "nothing is rounded as it is watched"
         self.inputs.add_(mean_squares(x), alpha=len(x))
@@ -79,11 +74,9 @@ class WatchedLinear:
         return found(x)
 
     def floats(self, x: Tensor) -> Tensor:
-        """See ``Linear.floats``."""
         return self(x).float()
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
-        """See ``Linear.rows``."""
         return self.read().rows(outputs, dtype)
 
 

@@ -16,26 +16,22 @@ from quire.models.stored import ByGroups, ByOutputs, Stored, as_alike, side_by_s
 
 @dataclass(frozen=True)
 class Reordered:
-    """A projection whose inputs are taken in another order (GPTQ's desc_act)."""
+    """A ``Linear`` whose inputs are taken in another order (GPTQ's desc_act)."""
 
     product: Linear
     order: Tensor  # [in] int64
 
     @property
     def nbytes(self) -> int:
-        """See ``Linear.nbytes``."""
         return self.product.nbytes + self.order.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        """See ``Linear``."""
         return self.product(x[:, self.order])
 
     def floats(self, x: Tensor) -> Tensor:
-        """See ``Linear.floats``."""
         return self.product.floats(x[:, self.order])
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
-        """See ``Linear.rows``."""
         found = self.product.rows(outputs, dtype)
         return torch.empty_like(found).index_copy_(1, self.order, found)
 

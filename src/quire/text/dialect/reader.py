@@ -456,14 +456,12 @@ class TextParser:
         next(self._reading)
 
     def push(self, text: str) -> list[Event]:
-        """See ``EventParser.push``."""
         for start in range(0, len(text), _PIECE):
             self._reader.add(text[start : start + _PIECE])
             next(self._reading)
         return self._taken()
 
     def finish(self, *, cut: bool = False) -> list[Event]:
-        """See ``EventParser.finish``."""
         self._reader.ended, self._reader.cut = True, cut
         next(self._reading, None)
         return self._taken()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LocalModel:
-    """An ``LLM`` that nothing else uses."""
+    """A ``ChatModel``: an ``LLM`` that nothing else uses."""
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
@@ -35,13 +35,11 @@ class LocalModel:
         self.max_model_len = llm.capacity.max_model_len
 
     def room(self, messages: Sequence[Message]) -> int | None:
-        """See ``ChatModel.room``."""
         if self.max_model_len is None:
             return None
         return self.max_model_len - self._tokenizer.count(self._prompt(messages))
 
     def answer(self, messages: Sequence[Message], params: Mapping[str, Any]) -> Answer:
-        """See ``ChatModel.answer``."""
         chosen = self._llm.default_sampling_params(**params, kept_special_tokens=self._kept())
         marks = None if self._marks is None else (self._marks.start, self._marks.end)
         prompt = self._llm.engine.input_processor.begin_chat(messages, marks=marks)

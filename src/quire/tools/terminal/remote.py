@@ -14,7 +14,7 @@ from quire.tools.terminal.models import Answer, ContextFullError, Ending, Piece
 
 
 class RemoteModel:
-    """The model ``name`` of the server at ``url``; by default the first that it lists."""
+    """A ``ChatModel``: the model ``name`` of a server, by default the first that it lists."""
 
     def __init__(self, url: str, name: str | None = None, api_key: str | None = None) -> None:
         self._address = Address(url, api_key)
@@ -39,7 +39,6 @@ class RemoteModel:
             return None
 
     def answer(self, messages: Sequence[Message], params: Mapping[str, Any]) -> Answer:
-        """See ``ChatModel.answer``."""
         given = {name: value for name, value in params.items() if value is not None}
         body = {
             "model": self.name, "messages": messages, **given,

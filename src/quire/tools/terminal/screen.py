@@ -37,7 +37,7 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """Output to pipes and files: only answers go to standard output, as they come."""
+    """A ``Screen``: output to pipes and files: only answers go to standard output, as they come."""
 
     keys: Mapping[str, str] = {QUOTES: "before and after a message of several lines"}
 
@@ -46,12 +46,10 @@ class PlainScreen:
         self._notes = sys.stderr if notes is None else notes
 
     def read(self) -> str:
-        """See ``Screen.read``."""
         return whole_message(self._line)
 
     @contextmanager
     def answering(self) -> Iterator[Shown]:
-        """See ``Screen.answering``."""
         try:
             yield self
         except KeyboardInterrupt:
@@ -60,15 +58,12 @@ class PlainScreen:
         self._end_line()
 
     def add(self, piece: Piece) -> None:
-        """See ``Shown.add``."""
         print(piece.text, end="", file=self._output, flush=True)
 
     def note(self, text: str) -> None:
-        """See ``Screen.note``."""
         print(text, file=self._notes, flush=True)
 
     def error(self, text: str) -> None:
-        """See ``Screen.error``."""
         print(f"quire: error: {text}", file=self._notes, flush=True)
 
     def _end_line(self) -> None:

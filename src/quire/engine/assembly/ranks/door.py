@@ -24,10 +24,10 @@ _NO_RANK = "a connection from %s was refused, for it is not a rank of this engin
 
 
 class Door:
-    """Where ranks of other machines knock."""
+    """Listens for ranks of other machines."""
 
     def __init__(self, host: str, port: int) -> None:
-        """port: 0, one that is free. ConfigError: it cannot be listened on."""
+        """port: 0 is one that is free. ConfigError: it cannot be listened on."""
         try:
             self._listener = Port(host, port)
         except OSError as error:
@@ -39,7 +39,7 @@ class Door:
         self._listener.start(self._greet, "quire-door")
 
     def let_in(self, team: Team, ranks: Collection[int], check: Callable[[], None]) -> None:
-        """Wait for all these. ``check`` raises where that is in vain."""
+        """Wait for these ranks. ``check`` raises where they cannot come."""
         logger.info("waiting for %s at %s:%d", _names(ranks), self.host, self.port)
         missing, deadline = set(ranks), time.monotonic() + STARTING
         while missing:

@@ -96,7 +96,7 @@ def _run(connection: socket.socket) -> NoReturn:
 
 
 def _leave(status: int) -> NoReturn:
-    """Whatever other threads do."""
+    """End the process, whatever other threads do."""
     last_words()
     os._exit(status)
 
@@ -201,7 +201,7 @@ class _Rank:
             self._rank_0.send(messages.Beat())
 
     def _hear(self) -> None:
-        """Until rank 0 is gone, and so this process has nothing more to do."""
+        """Hear rank 0 until it is gone, then end the process."""
         status = 1
         patience: float | None = STARTING  # until all ranks have come
         try:
@@ -231,7 +231,7 @@ class _Rank:
             _leave(status)
 
     def _put_away(self) -> None:
-        """Write what is to be stored, which nobody waits for who is not told to end."""
+        """Write what is still to be stored."""
         if self._store is not None:
             self._store.close()
 
@@ -249,7 +249,7 @@ class _Rank:
         self._rank_0.send(self._adapters.load(message))
 
     def _fetch(self, message: messages.Fetch) -> None:
-        """This rank's part of blocks; what does not come is computed."""
+        """Fetch this rank's part of blocks; what does not come is computed."""
         assert self._fetcher is not None
         self._fetcher.fetch_part(message.host, message.port, message.names)
         self._rank_0.send(messages.Fetched(message.number))

@@ -32,7 +32,7 @@ def threads_of(config: EngineConfig, ranks_here: int) -> int:
 
 
 def start_here(team: Team, config: EngineConfig) -> None:
-    """The ranks of this machine, of which this process is the first."""
+    """Start the ranks of this machine, of which this process is the first."""
     count = config.tensor_parallel_size // config.nnodes
     threads, shares = threads_of(config, count), shares_of_cores(count)
     torch.set_num_threads(threads)
@@ -48,7 +48,7 @@ def start_here(team: Team, config: EngineConfig) -> None:
 
 
 def _bound_to(cpus: Collection[int]) -> Callable[[], None]:
-    """Bind this thread, and those that it will start; what undoes that."""
+    """Bind this thread and those that it will start; returns what undoes that."""
     thread, before = threading.get_native_id(), os.sched_getaffinity(0)
     os.sched_setaffinity(thread, cpus)
 

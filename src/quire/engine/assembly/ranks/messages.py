@@ -32,13 +32,13 @@ class RankFailed(Struct, tag=True, frozen=True):
 
 
 class RankFacts(Struct, tag=True, frozen=True):
-    """What is compared, by name."""
+    """The facts that ranks must agree on, by name."""
 
     facts: dict[str, Any]
 
 
 class FreeMemory(Struct, tag=True, frozen=True):
-    """Bytes for a pool."""
+    """Bytes that a rank has for a pool."""
 
     free: int
 

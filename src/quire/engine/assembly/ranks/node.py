@@ -87,7 +87,7 @@ class _Node:
                 signal.signal(number, before[number])
 
     def run(self) -> int:
-        """Until all have ended, in whatever way; the exit status."""
+        """Wait until all have ended; the exit status."""
         poll, told = select.poll(), False
         for connection in self._connections:
             poll.register(connection, _GONE)

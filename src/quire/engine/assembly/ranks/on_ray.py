@@ -23,7 +23,7 @@ class RankActor:
     """Lives as long as the rank's process that it starts on its node, which ends with it."""
 
     def run(self, start: dict[str, Any], host: str, port: int) -> int | None:
-        """The process's exit status."""
+        """Run the rank; the exit status of its process."""
         size = start["config"]["tensor_parallel_size"]
         return RankProcess(Start(**start), reach(start["rank"], size, host, port)).wait()
 
@@ -81,7 +81,7 @@ class RayRanks:
         return made.options(num_cpus=self._threads, scheduling_strategy=strategy).remote()
 
     def _check(self) -> None:
-        """An actor that has ended before its rank came."""
+        """RankError: an actor has ended before its rank came."""
         ended, _ = self._ray.wait(self._runs, timeout=0)
         if ended:
             rank = self._runs.index(ended[0]) + 1

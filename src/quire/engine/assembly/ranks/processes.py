@@ -49,7 +49,7 @@ class Start:
 
 
 class RankProcess:
-    """One of them, which finds rank 0 at the other end of a socket."""
+    """The process of a rank, which finds rank 0 at the other end of a socket."""
 
     def __init__(self, start: Start, connection: socket.socket) -> None:
         """The socket is the process's from now on."""
@@ -81,7 +81,7 @@ class RankProcess:
             return None
 
     def why_it_ended(self, seconds: float) -> str | None:
-        """For people; None: it has not, for so long."""
+        """The reason, for people; None: it has not ended within ``seconds``."""
         status = self.wait(seconds)
         if status is None:
             return None
@@ -90,13 +90,13 @@ class RankProcess:
         return f"it ended with status {status}"
 
     def let_go(self) -> None:
-        """It ends by itself, as it does when nobody is there any more."""
+        """Let it end by itself."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """However it is: one that was stopped ends by nothing else."""
+        """End it by force, also where it has been stopped."""
         self._process.kill()
         self._process.wait()
 

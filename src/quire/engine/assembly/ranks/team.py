@@ -90,7 +90,7 @@ class Member:
         self._heard.put(None)
 
     def _watch(self) -> None:
-        """Hear it, until it is gone."""
+        """Receive its messages until it is gone."""
         seconds = STARTING
         try:
             while True:
@@ -153,7 +153,7 @@ class Team(OtherRanks):
         self.members.sort(key=lambda member: member.rank)
 
     def awaits(self, host: str, arrive: Callable[[], None]) -> None:
-        """``arrive`` waits for those who are not there yet, and come there."""
+        """host: where ranks that are not there yet come to. arrive: waits for them."""
         self.host, self._arrive = host, arrive
 
     def arrive(self) -> None:
@@ -164,7 +164,7 @@ class Team(OtherRanks):
         self._ending.callback(act)
 
     def say(self, message: Struct, payload: bytes = b"") -> None:
-        """Send all the same."""
+        """Send a message to all."""
         for member in self.members:
             member.send(message, payload)
 
@@ -185,7 +185,7 @@ class Team(OtherRanks):
         self._heard_by[kind] = act
 
     def refuse(self, member: Member, why: str) -> None:
-        """Raises it as a ConfigError here, and there."""
+        """Raise a ConfigError here, and at the rank."""
         member.send(RankRefused(why))
         raise ConfigError(f"rank {member.rank}{member._where()} cannot join: {why}")
 
@@ -196,7 +196,7 @@ class Team(OtherRanks):
     # -- while it computes -----------------------------------------------------------------------
 
     def begin(self, group: RankGroup) -> None:
-        """From now on waits for other ranks end when a rank fails."""
+        """Let waits for other ranks end from now on when a rank fails."""
         self.group = group
         self.check()
 
@@ -209,7 +209,7 @@ class Team(OtherRanks):
             tell(_as_rank_error(error))
 
     def why(self, error: RankError) -> RankError:
-        """What came up in a step, as who watches explains it."""
+        """A step's error, with the reason that the team has found."""
         deadline = time.monotonic() + _EXPLAINED
         while self.error is None and time.monotonic() < deadline:
             time.sleep(0.01)

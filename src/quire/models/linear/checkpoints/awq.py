@@ -18,18 +18,15 @@ from quire.models.stored import Stored
 
 @dataclass(frozen=True)
 class AWQ(RoundedCheckpoint):
-    """See ``Checkpoint``."""
+    """Reads what AutoAWQ has written."""
 
     def holds(self, name: str) -> bool:
-        """See ``Checkpoint.holds``."""
         return f"{name}.qweight" in self.weights
 
     def unit(self, name: str, inputs: int) -> int:
-        """See ``PartReader.unit``."""
         return self.group(name, inputs, self.stored.scheme)
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """See ``PartReader.read_part``."""
         size = self.group(name, inputs, self.stored.scheme)
         groups = inputs // size
         if outputs % 8:

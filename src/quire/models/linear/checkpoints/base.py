@@ -46,14 +46,13 @@ class RoundedProjections(Protocol):
 
 @dataclass(frozen=True)
 class PartReader(ABC):
-    """Reads of a projection only what is wanted, and what cannot be read without."""
+    """``RoundedProjections`` that reads of one what is wanted, in whole units."""
 
     weights: Weights
 
     def read(
         self, name: str, inputs: int, outputs: int, rows: Rows = ALL, columns: slice = ALL
     ) -> Stored:
-        """See ``RoundedProjections.read``."""
         unit = 1 if columns is ALL else self.unit(name, inputs)
         outer = outward(columns, unit, inputs)
         found = self.read_part(name, inputs, outputs, rows, outer)
@@ -76,7 +75,6 @@ class RoundedCheckpoint(PartReader):
 
     @property
     def code_bytes(self) -> Mapping[str, float]:
-        """See ``RoundedProjections.code_bytes``."""
         return {"I32": 4, "I8": 1}
 
     def fault(self, name: str, what: str) -> ModelError:

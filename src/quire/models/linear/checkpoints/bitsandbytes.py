@@ -27,15 +27,14 @@ _STORAGE = (torch.uint8, torch.int8, torch.bfloat16, torch.float16, torch.float3
 
 @dataclass(frozen=True)
 class BitsAndBytes(RoundedCheckpoint):
-    """See ``Checkpoint``."""
+    """Reads what bitsandbytes has written."""
 
     def holds(self, name: str) -> bool:
-        """See ``Checkpoint.holds``."""
         return f"{name}.SCB" in self.weights or self._state_name(name) in self.weights
 
     @property
     def code_bytes(self) -> Mapping[str, int]:
-        """See ``Checkpoint.code_bytes``; two numbers are in a byte."""
+        """Two numbers are in a byte."""
         return {"I8": 1, "U8": 2 * self.weights.dtype.itemsize}
 
     def _state_name(self, name: str) -> str:
@@ -43,14 +42,12 @@ class BitsAndBytes(RoundedCheckpoint):
         return names[1] if names[1] in self.weights else names[0]
 
     def unit(self, name: str, inputs: int) -> int:
-        """See ``PartReader.unit``."""
         if f"{name}.SCB" in self.weights:
             return 1
         block = self._state(name).positive("blocksize")
         return inputs if inputs % block or block % 2 else block
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """See ``PartReader.read_part``."""
         weights = self.weights
         if f"{name}.SCB" in weights:
             weights.leave((f"{name}.weight_format",))

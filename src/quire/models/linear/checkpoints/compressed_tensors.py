@@ -28,10 +28,9 @@ _EMBEDDINGS = ("embed_tokens", "embed_in", "wte", "word_embeddings")
 
 @dataclass(frozen=True)
 class CompressedTensors(RoundedCheckpoint):
-    """See ``Checkpoint``."""
+    """Reads what llm-compressor has written."""
 
     def holds(self, name: str) -> bool:
-        """See ``Checkpoint.holds``."""
         return self._scheme(name) is not None
 
     def _scheme(self, name: str) -> Scheme | None:
@@ -40,7 +39,6 @@ class CompressedTensors(RoundedCheckpoint):
         return self.stored.scheme_of(name, name.removeprefix(self.weights.prefix), kind=kind)
 
     def unit(self, name: str, inputs: int) -> int:
-        """See ``PartReader.unit``."""
         scheme = self._scheme(name)
         assert scheme is not None
         if scheme.kind == "float":
@@ -52,7 +50,6 @@ class CompressedTensors(RoundedCheckpoint):
         return 1 if scheme.group is None and scheme.symmetric and scheme.bits > 4 else size
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """See ``PartReader.read_part``."""
         scheme, weights, part = self._scheme(name), self.weights, TensorPart(rows, columns)
         assert scheme is not None
         outer = name.rpartition(".")[0]

@@ -35,16 +35,13 @@ class FP8(RoundedCheckpoint):
     """
 
     def holds(self, name: str) -> bool:
-        """See ``Checkpoint.holds``."""
         return self._scale(name) in self.weights
 
     def unit(self, name: str, inputs: int) -> int:
-        """See ``PartReader.unit``."""
         block = self.stored.scheme.block
         return 1 if block is None else block[1]
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """See ``PartReader.read_part``."""
         block = self.stored.scheme.block
         outer = name.rpartition(".")[0]
         self.weights.leave(tuple(f"{name}.{part}" for part in (*_LEFT, *_LEFT_OF_ATTENTION)))

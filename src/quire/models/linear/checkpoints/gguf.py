@@ -17,19 +17,15 @@ class GGUF(PartReader):
 
     @property
     def code_bytes(self) -> Mapping[str, float]:
-        """See ``Checkpoint.code_bytes``."""
         return ROUNDED_BYTES
 
     def holds(self, name: str) -> bool:
-        """See ``Checkpoint.holds``."""
         return self.weights.is_rounded(f"{name}.weight")
 
     def unit(self, name: str, inputs: int) -> int:
-        """See ``PartReader.unit``."""
         return self.weights.block(f"{name}.weight")
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """See ``PartReader.read_part``."""
         part = TensorPart(rows, columns)
         found = self.weights.read_rounded(f"{name}.weight", outputs, inputs, part=part)
         return found if found.in_float16 else found.floats(self.weights.dtype)

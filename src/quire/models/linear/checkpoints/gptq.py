@@ -19,21 +19,18 @@ from quire.models.stored import Stored
 
 @dataclass(frozen=True)
 class GPTQ(RoundedCheckpoint):
-    """See ``Checkpoint``."""
+    """Reads what AutoGPTQ and GPTQModel have written."""
 
     def holds(self, name: str) -> bool:
-        """See ``Checkpoint.holds``."""
         return f"{name}.qweight" in self.weights
 
     def unit(self, name: str, inputs: int) -> int:
-        """See ``PartReader.unit``."""
         scheme = self.stored.scheme
         size = self.group(name, inputs, scheme)
         ordered = self._order(name, inputs, size) is not None
         return inputs if ordered else math.lcm(size, 32 // scheme.bits)
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """See ``PartReader.read_part``."""
         weights, scheme = self.weights, self.stored.scheme
         bits, size = scheme.bits, self.group(name, inputs, scheme)
         per_word, groups = 32 // bits, inputs // size

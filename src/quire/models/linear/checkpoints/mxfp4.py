@@ -24,23 +24,20 @@ _BLOCK_BYTES = _GROUP // 2
 
 @dataclass(frozen=True)
 class MXFP4(RoundedCheckpoint):
-    """See ``Checkpoint``. One of a stack is called ``name.number``."""
+    """Reads experts in MXFP4. One of a stack is called ``name.number``."""
 
     def holds(self, name: str) -> bool:
-        """See ``Checkpoint.holds``."""
         return f"{name.rpartition('.')[0]}_blocks" in self.weights
 
     @property
     def code_bytes(self) -> Mapping[str, float]:
-        """See ``Checkpoint.code_bytes``; a block's scale becomes a float16."""
+        """A block's scale becomes a float16."""
         return {"U8": (_BLOCK_BYTES + 2) / (_BLOCK_BYTES + 1)}
 
     def unit(self, name: str, inputs: int) -> int:
-        """See ``PartReader.unit``."""
         return _GROUP
 
     def read_part(self, name: str, inputs: int, outputs: int, rows: Rows, columns: slice) -> Stored:
-        """See ``PartReader.read_part``."""
         stack, _, number = name.rpartition(".")
         blocks, scales = f"{stack}_blocks", f"{stack}_scales"
         many = (self.weights.shape(blocks) or (0,))[0]
