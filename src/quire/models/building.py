@@ -197,10 +197,15 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
     query, key = heads.num * heads.dim, heads.num_kv * heads.dim
     names = [f"{prefix}.{name}" for name in plan.names.qkv]
     parts = {"q": query, "k": key, "v": key}
-    if plan.gated_attention:  # of each head the query, then the gate
-        parts["q"] *= 2
-        both, others = torch.arange(sum(parts.values())).tensor_split([parts["q"]])
-        queries, gates = both.view(heads.num, 2, heads.dim).transpose(0, 1).flatten(1)
+    if plan.gated_attention:
+        both, others = torch.arange(2 * (query + key)).tensor_split([2 * query])
+        if plan.names.gate is None:  # of each head the query, then the gate
+            parts["q"] *= 2
+            queries, gates = both.view(heads.num, 2, heads.dim).transpose(0, 1).flatten(1)
+        else:
+            names.insert(1, f"{prefix}.{plan.names.gate}")
+            parts = {"q": query, "gate": query, "k": key, "v": key}
+            queries, gates = both.view(2, query)
         own = rows_of_heads(linears.shard, heads, torch.cat([queries, others]))
         gate = rows_of_heads(linears.shard, heads, torch.cat([gates, others]))
         assert own is not None and gate is not None, "of an order that is given"

@@ -31,7 +31,7 @@ def read(config: ModelConfig) -> Blueprint:
     """See ``Family.read``."""
     traits, shape = TRAITS[config.architecture], find_family(config.architecture, "")
     assert shape is not None, "every architecture here has a shape"
-    fields = config.fields
+    fields = config.fields.holding({**dict(shape.defaults), **config.fields.values})
     if shape.recurrence is not None:
         fields = completed(fields)
     hidden_size = fields.positive("hidden_size")

@@ -158,8 +158,6 @@ def completed(fields: ConfigFields) -> ConfigFields:
             values["num_local_experts"] = 0
     if "attention_head_dim" in values:  # of the first Nemotrons
         values.setdefault("head_dim", values["attention_head_dim"])
-    if "num_dense_layers" in values:  # LFM2's
-        values["first_k_dense_replace"] = values["num_dense_layers"]
     if "num_attention_heads" not in values:  # Mamba's, where texts have no end either
         values |= {"max_position_embeddings": _ENDLESS, **values}
         values.update(num_attention_heads=1, intermediate_size=1)

@@ -22,6 +22,7 @@ WITH_IMAGES: Mapping[str, str] = {
         ("gemma3", "Gemma3"),
         ("gemma3n", "Gemma3n"),
         ("gemma4", "Gemma4"),
+        ("gemma4_unified", "Gemma4Unified"),
         ("internvl", "InternVL"),
         ("llama4", "Llama4"),
         ("llava", "Llava"),
