@@ -670,6 +670,30 @@ _HYBRIDS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
+    "lfm3": (
+        "Lfm3Config",
+        {
+            **SMALL_LLAMA,
+            **_UNTIED,
+            "head_dim": 24,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "conv", "full_attention", "conv"],
+            "sliding_window": 9,
+            "conv_bias": True,
+        },
+    ),
+    "lfm3-plain": (
+        "Lfm3Config",
+        {
+            **SMALL_LLAMA,
+            **_UNTIED,
+            "head_dim": 16,
+            "layer_types": ["conv", "sliding_attention"],
+            "sliding_window": 9,
+            "use_sandwich_norm": False,
+            "use_attention_gate": False,
+        },
+    ),
     "lfm2_moe": (
         "Lfm2MoeConfig",
         {

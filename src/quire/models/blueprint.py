@@ -232,6 +232,7 @@ class Blueprint:
     streams: StreamPlan | None = None
     learned: LearnedPlan | None = None  # positions
     gated_attention: bool = False
+    gates_by_head: bool = False  # one for all numbers of a head
     parallel: bool = False
     norms_after: bool = False  # those of a part are after the sum, not before it
     softcap: float | None = None

@@ -204,8 +204,11 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
             queries, gates = both.view(heads.num, 2, heads.dim).transpose(0, 1).flatten(1)
         else:
             names.insert(1, f"{prefix}.{plan.names.gate}")
-            parts = {"q": query, "gate": query, "k": key, "v": key}
-            queries, gates = both.view(2, query)
+            gate_rows = heads.num if plan.gates_by_head else query
+            parts = {"q": query, "gate": gate_rows, "k": key, "v": key}
+            rows = torch.arange(sum(parts.values()))
+            queries, gates, others = rows.tensor_split([query, query + gate_rows])
+            gates = gates.repeat_interleave(query // gate_rows)  # kernels have one of each number
         own = rows_of_heads(linears.shard, heads, torch.cat([queries, others]))
         gate = rows_of_heads(linears.shard, heads, torch.cat([gates, others]))
         assert own is not None and gate is not None, "of an order that is given"

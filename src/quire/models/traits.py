@@ -173,6 +173,20 @@ TRAITS: Mapping[str, Traits] = {
         qkv_bias=False, output_bias=False, mlp_bias=False, varied=hybrids.kimi
     ),
     "Lfm2ForCausalLM": _LFM2,
+    "Lfm3ForCausalLM": replace(
+        _LFM2,
+        names=replace(
+            _LFM2.names,
+            output="self_attn.o_proj",
+            attention_output="post_operator_norm",
+            mlp_output="post_ffn_norm",
+            query_norm="self_attn.q_norm",
+            key_norm="self_attn.k_norm",
+            gate="self_attn.gate_proj",
+        ),
+        varied=hybrids.lfm3,
+        foreign=("attention_bias",),
+    ),
     "Lfm2MoeForCausalLM": replace(_LFM2, varied=hybrids.lfm2_moe),
     "GraniteMoeHybridForCausalLM": Traits(
         names=TensorNames(up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),

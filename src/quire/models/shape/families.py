@@ -146,6 +146,10 @@ FAMILIES = (
         stretches=True,
     ),
     FamilyFacts(
+        "lfm3", "Lfm3ForCausalLM", tied=True, head_size=128, window="named",
+        recurrence="convolution", own_fields=("use_sandwich_norm", "use_attention_gate"),
+    ),
+    FamilyFacts(
         "granitemoehybrid", "GraniteMoeHybridForCausalLM", experts=True, recurrence="state space",
         stretches=True,
     ),

@@ -46,7 +46,8 @@ def windows_of(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, .
         return (window,) * num_layers
     types = fields.get("layer_types", list, [])
     if types:
-        if len(types) != num_layers or not ATTENTION_KINDS.issuperset(map(str, types)):
+        known = family.recurrence is not None or ATTENTION_KINDS.issuperset(map(str, types))
+        if len(types) != num_layers or not known:
             raise ModelError(
                 f"{fields.source}: layer_types must name full_attention or sliding_attention for "
                 f"each of {num_layers} layers, but is {short(types)}"
