@@ -676,19 +676,19 @@ _HYBRIDS: Mapping[str, tuple[str, dict[str, Any]]] = {
             **SMALL_LLAMA,
             **_UNTIED,
             "head_dim": 24,
-            "num_hidden_layers": 4,
-            "layer_types": ["sliding_attention", "conv", "full_attention", "conv"],
+            "layer_types": ["conv", "sliding_attention"],
             "sliding_window": 9,
             "conv_bias": True,
         },
     ),
-    "lfm3-plain": (
+    "lfm3-mixed": (
         "Lfm3Config",
         {
             **SMALL_LLAMA,
             **_UNTIED,
             "head_dim": 16,
-            "layer_types": ["conv", "sliding_attention"],
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "sliding_attention", "conv", "full_attention"],
             "sliding_window": 9,
             "use_sandwich_norm": False,
             "use_attention_gate": False,

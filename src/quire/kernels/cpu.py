@@ -276,6 +276,7 @@ class CPUKernels(Kernels):
             gates.stride(0),
             len(x),
             x.shape[1],
+            x.shape[1] // gates.shape[1],
             CODES[x.dtype],
             torch.get_num_threads(),
         )

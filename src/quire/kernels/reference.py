@@ -137,7 +137,8 @@ class ReferenceKernels(Kernels):
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
         """See ``Kernels.gate``."""
-        x.mul_(gates.to(torch.promote_types(x.dtype, torch.float32)).sigmoid())
+        heads = x.view(*gates.shape, -1)
+        heads.mul_(gates.to(torch.promote_types(x.dtype, torch.float32)).sigmoid()[..., None])
 
     def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
         """See ``Kernels.predict``."""

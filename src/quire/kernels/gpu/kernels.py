@@ -122,7 +122,7 @@ class GPUKernels(Kernels):
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
         """See ``Kernels.gate``."""
-        x.mul_(gates.float().sigmoid())
+        x.view(*gates.shape, -1).mul_(gates.float().sigmoid()[..., None])
 
     def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
         """See ``Kernels.mix``. Waits for the device."""
