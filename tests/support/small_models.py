@@ -676,6 +676,7 @@ _HYBRIDS: Mapping[str, tuple[str, dict[str, Any]]] = {
             **SMALL_LLAMA,
             **_UNTIED,
             "head_dim": 24,
+            "intermediate_size": 160,
             "layer_types": ["conv", "sliding_attention"],
             "sliding_window": 9,
             "conv_bias": True,
