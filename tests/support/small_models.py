@@ -390,7 +390,9 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "mlp_layer_types": ["sparse", "dense"],
             "rope_parameters": {
                 "full_attention": {
-                    "rope_type": "yarn", "rope_theta": 5e4, "factor": 8.0,
+                    "rope_type": "yarn",
+                    "rope_theta": 5e4,
+                    "factor": 8.0,
                     "original_max_position_embeddings": 32,
                 },
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},

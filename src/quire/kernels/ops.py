@@ -404,7 +404,7 @@ class Kernels(Protocol):
         ...
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
-        """x [T, width] becomes x * sigmoid(gates), each gate [T, gates] times as many neighbours."""
+        """x [T, width] becomes x * sigmoid(gates), each of these times as many neighbours."""
         ...
 
     def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:

@@ -237,9 +237,7 @@ TRAITS: Mapping[str, Traits] = {
     "FlexOlmoForCausalLM": replace(_OLMO_2, theta=500_000.0, varied=mixtures.qwen),
     "GraniteForCausalLM": Traits(varied=variants.granite),
     "GraniteSWAForCausalLM": Traits(names=_SINKS, varied=variants.granite_swa),
-    "GraniteMoeSWAForCausalLM": Traits(
-        names=_SINKS, mlp_bias=False, varied=mixtures.granite_swa
-    ),
+    "GraniteMoeSWAForCausalLM": Traits(names=_SINKS, mlp_bias=False, varied=mixtures.granite_swa),
     "HyperCLOVAXForCausalLM": Traits(
         names=replace(_PLAIN, attention_output="post_norm1", mlp_output="post_norm2"),
         varied=variants.hyperclovax,
