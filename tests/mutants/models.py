@@ -382,13 +382,6 @@ MUTANTS = (
         f"{_HYBRIDS}::test_kimi_linear_is_read_by_the_fields_that_published_configs_have",
     ),
     Mutant(
-        "decays are rounded to the model's type before they are used",
-        f"{_MODELS}/weights.py",
-        "dtype=torch.float32 if exact else None",
-        "dtype=None",
-        f"{_HYBRIDS}::test_decays_are_as_they_are_stored",
-    ),
-    Mutant(
         "ranks divide what they cannot",
         f"{_MODELS}/shard.py",
         "if self.heads % size:",
