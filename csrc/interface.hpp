@@ -256,8 +256,8 @@ struct Activate {
 
 struct Gate {
   void* x;            // [rows, width], times the sigmoid of
-  const void* gates;  // [rows, width]
-  int64_t rows, width;
+  const void* gates;  // [rows, width / each]
+  int64_t rows, width, each;  // neighbouring numbers of x that have one gate
   int64_t x_stride, gates_stride;
   DType dtype;
 };

@@ -257,6 +257,7 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
+    tried("llama", "LlamaForCausalLM")  # processes of the others inherit what it imports
     results = []
     for model_type, architecture in families(sys.argv[1:]):
         found = tried_apart(model_type, architecture)

@@ -146,10 +146,11 @@ void Walk::go_through(const SelfAttention& attention, const void* from) {
   normalise_heads(attention.query_norm, prepared.query, attention.query_width());
   normalise_heads(attention.key_norm, prepared.key, attention.key_width());
   share(team_, prepared.schedule.soon_done, [&](Team& team) { build_.attend(prepared, team); });
-  if (attention.gated) {
+  if (attention.gates) {
     int64_t width = attention.output.inputs;
     const char* gates = pass_.wide + attention.query_width() * size_of(pass_.dtype);
-    build_.gate({pass_.narrow, gates, pass_.rows, width, width, prepared.query.stride, pass_.dtype},
+    build_.gate({pass_.narrow, gates, pass_.rows, width, width / attention.gates, width,
+                 prepared.query.stride, pass_.dtype},
                 team_);
   }
   times(second_ ? Projection::down : Projection::output, attention.output, pass_.narrow, delta(),

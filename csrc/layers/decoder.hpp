@@ -31,12 +31,12 @@ struct SelfAttention {
   Norm query_norm;  // of all heads together, H D; of each alone as ``layer`` says
   Norm key_norm;    // Hkv D
   int rotation;  // which of the step's; -1: none
-  bool gated;    // behind its queries qkv gives as many gates of what is attended
+  int64_t gates;  // which qkv gives behind queries, of as many neighbours of what is attended each
 
   int64_t query_width() const { return int64_t(layer.fixed.num_heads) * layer.fixed.key_dim; }
   int64_t key_width() const { return int64_t(layer.fixed.num_kv_heads) * layer.fixed.key_dim; }
   // What is given before keys, and with them.
-  int64_t before_keys() const { return query_width() * (gated ? 2 : 1); }
+  int64_t before_keys() const { return query_width() + gates; }
   bool has_keys() const { return qkv.outputs > before_keys(); }
   bool has_values() const { return qkv.outputs > before_keys() + key_width(); }
 };

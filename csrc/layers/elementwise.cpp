@@ -160,9 +160,18 @@ void gate_rows(const Gate& g, Team& team) {
     for (int64_t row = first; row < last; row++) {
       T* x = (T*)g.x + row * g.x_stride;
       const T* gates = (const T*)g.gates + row * g.gates_stride;
-      for_vectors(g.width, [&](int64_t i, int n) __attribute__((always_inline)) {
-        store_n(x + i, load_n(x + i, n) * sigmoid(load_n(gates + i, n)), n);
-      });
+      if (g.each == 1) {
+        for_vectors(g.width, [&](int64_t i, int n) __attribute__((always_inline)) {
+          store_n(x + i, load_n(x + i, n) * sigmoid(load_n(gates + i, n)), n);
+        });
+        continue;
+      }
+      for (int64_t j = 0; j < g.width / g.each; j++, x += g.each) {
+        F gate = sigmoid(splat(load_n(gates + j, 1)[0]));
+        for_vectors(g.each, [&](int64_t i, int n) __attribute__((always_inline)) {
+          store_n(x + i, load_n(x + i, n) * gate, n);
+        });
+      }
     }
   });
 }

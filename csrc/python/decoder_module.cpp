@@ -19,8 +19,8 @@ Norms make_norms(const Norm* before, const Norm* output, const Norm* after, floa
 
 SelfAttention make_attention(const Packed& qkv, const Layer& layer, const Packed& output,
                              const Norm* query_norm, const Norm* key_norm, int rotation,
-                             bool gated) {
-  return {qkv, layer, output, or_none(query_norm), or_none(key_norm), rotation, gated};
+                             int64_t gates) {
+  return {qkv, layer, output, or_none(query_norm), or_none(key_norm), rotation, gates};
 }
 
 LatentAttention make_latents(const Packed& inputs, const Norm* query_norm, const Packed* queries,

@@ -205,8 +205,10 @@ NB_MODULE(_native, m) {
                       Activation(activation), gated, factor, {above, below}, cut, threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("gate", [](Kernels& self, Address x, int64_t x_stride, Address gates,
-                      int64_t gates_stride, int64_t rows, int64_t width, int dtype, int threads) {
-        self.gate({at<void>(x), at<void>(gates), rows, width, x_stride, gates_stride, DType(dtype)},
+                      int64_t gates_stride, int64_t rows, int64_t width, int64_t each, int dtype,
+                      int threads) {
+        self.gate({at<void>(x), at<void>(gates), rows, width, each, x_stride, gates_stride,
+                   DType(dtype)},
                   threads);
       }, nb::call_guard<nb::gil_scoped_release>())
       .def("predict", [](Kernels& self, const Streams& by, Address streams, Address x, int64_t rows,

@@ -13,8 +13,44 @@ _HYBRIDS = f"{_OF_MODELS}/test_hybrids.py"
 _LATENTS = f"{_OF_MODELS}/test_latents.py"
 _GGUF = f"{_OF_MODELS}/test_gguf.py::test_stacks_of_experts_and_what_files_leave_out"
 _GEMMA_4 = f"{_OF_MODELS}/test_gemma4.py"
+_PEOPLE = f"{_OF_MODELS}/test_tensors_people_have.py"
 
 MUTANTS = (
+    Mutant(
+        "numbers in float32 are rounded to the model's type before",
+        f"{_MODELS}/weights.py",
+        "tensor = self.read(name, *shape, dtype=torch.float32, part=part)",
+        "tensor = self.read(name, *shape, part=part).float()",
+        f"{_PEOPLE}::test_numbers_that_choose_experts_keep_their_digits[glm4_moe_lite]",
+    ),
+    Mutant(
+        "all of a head is turned, whatever rotary_dim says",
+        f"{_MODELS}/llama.py",
+        "usual = fields.positive(_ROTATED) / head_dim",
+        "pass",
+        f"{_PEOPLE}::test_a_part_of_each_head_is_turned_by_its_older_name",
+    ),
+    Mutant(
+        "a whole that is not tied has a decoder that is not",
+        f"{_MODELS}/shape/towers.py",
+        "if inner.get(_TIED) is True:",
+        "if False:",
+        f"{_PEOPLE}::test_a_decoder_that_is_tied_is_so_in_a_whole_that_is_not[True]",
+    ),
+    Mutant(
+        "gates of heads are those of the first",
+        "csrc/layers/elementwise.cpp",
+        "load_n(gates + j, 1)",
+        "load_n(gates, 1)",
+        "tests/torch/kernels/test_elementwise.py::test_gates",
+    ),
+    Mutant(
+        "layers without a rotation have the first",
+        f"{_MODELS}/variants.py",
+        "rope_of=tuple(thetas.index(float(one)) if one else None for one in told),",
+        "rope_of=tuple(thetas.index(float(one)) if one else 0 for one in told),",
+        f"{_OF_MODELS}/test_families.py::test_logits[granite_swa]",
+    ),
     Mutant(
         "a bias of 16 bits stands beside a weight of 32",
         f"{_MODELS}/norms.py",
@@ -344,13 +380,6 @@ MUTANTS = (
         'layers = range(1, fields.positive("num_hidden_layers") + 1)',
         'layers = range(fields.positive("num_hidden_layers"))',
         f"{_HYBRIDS}::test_kimi_linear_is_read_by_the_fields_that_published_configs_have",
-    ),
-    Mutant(
-        "decays are rounded to the model's type before they are used",
-        f"{_MODELS}/weights.py",
-        "dtype=torch.float32 if exact else None",
-        "dtype=None",
-        f"{_HYBRIDS}::test_decays_are_as_they_are_stored",
     ),
     Mutant(
         "ranks divide what they cannot",

@@ -161,6 +161,20 @@ MUTANTS = (
         f"{_PROOFS}::test_what_is_made_of_one_call_has_to_read_two",
     ),
     Mutant(
+        "a mark that is written twice is a part of what follows",
+        f"{_DIALECT}/one_by_one.py",
+        "while found and (yield from reader.take(mark)):",
+        "while False:",
+        f"{_OF_DIALECT}/test_slips.py::test_calls_with_slips",
+    ),
+    Mutant(
+        "braces in a text as JSON has it are brackets",
+        f"{_DIALECT}/notation.py",
+        "if char == '\"' and not (yield from _pass_quotes(reader)):",
+        "if False:",
+        f"{_OF_DIALECT}/test_slips.py::test_calls_with_slips",
+    ),
+    Mutant(
         "the tag of a value is not read",
         f"{_DIALECT}/one_by_one.py",
         "types = (yield from self._tag(reader)) or _types_of(calls, name, key)",

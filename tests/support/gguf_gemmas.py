@@ -18,6 +18,7 @@ from torch import Tensor
 _ARCHITECTURES = {
     "gemma3n_text": gguf.MODEL_ARCH.GEMMA3N,
     "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
+    "gemma4_unified_text": gguf.MODEL_ARCH.GEMMA4,
 }
 _SCALES = {
     "router.scale": "ffn_gate_inp.scale",
@@ -114,7 +115,7 @@ def _write_fields(writer: Any, config: dict[str, Any]) -> None:
     writer.add_sliding_window_pattern(_windowed(config))
     writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     writer.add_shared_kv_layers(config["num_kv_shared_layers"])
-    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_embedding_length_per_layer_input(config.get("hidden_size_per_layer_input", 0))
     writer.add_eos_token_id(config["eos_token_id"])
     if config["model_type"] == "gemma3n_text":
         _write_fields_of_streams(writer, config)
@@ -156,7 +157,7 @@ def _write_fields_of_kinds(writer: Any, config: dict[str, Any]) -> None:
     wide = 2 if config["use_double_wide_mlp"] else 1
     inners = [inner] * (count - shared) + [wide * inner] * shared
     writer.add_feed_forward_length(inners if wide > 1 else inner)
-    if config["enable_moe_block"]:
+    if config.get("enable_moe_block"):
         writer.add_expert_count(config["num_experts"])
         writer.add_expert_used_count(config["top_k_experts"])
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])

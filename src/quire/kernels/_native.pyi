@@ -164,7 +164,7 @@ class SelfAttention:
         query_norm: Norm | None,
         key_norm: Norm | None,
         rotation: int,
-        gated: bool,
+        gates: int,
         /,
     ) -> SelfAttention: ...
 
@@ -354,6 +354,7 @@ class Kernels:
         gates_stride: int,
         rows: int,
         width: int,
+        each: int,
         dtype: int,
         threads: int,
         /,

@@ -267,8 +267,7 @@ class CPUKernels(Kernels):
             x.stride(0),
             gates.data_ptr(),
             gates.stride(0),
-            len(x),
-            x.shape[1],
+            *(len(x), x.shape[1], x.shape[1] // gates.shape[1]),
             CODES[x.dtype],
             torch.get_num_threads(),
         )

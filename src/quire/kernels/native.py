@@ -62,7 +62,7 @@ def native_attention(
         _norm_or_none(attention.query_norm),
         _norm_or_none(attention.key_norm),
         -1 if attention.rotation is None else attention.rotation,
-        attention.gated,
+        attention.gates,
     )
 
 

@@ -212,7 +212,8 @@ class SelfAttention:
     ``source``: the earlier layer whose keys and values these queries attend to, by its place among
     those that keep something; ``qkv`` gives queries alone then.
 
-    ``gated``: behind the queries ``qkv`` gives gates: output(sigmoid(gates) * attend(qkv(x))).
+    ``gates``: so many behind the queries that ``qkv`` gives: output(sigmoid(gates) *
+    attend(qkv(x))), each times as many neighbours.
     """
 
     qkv: Projection  # [T, d] -> [T, H D + Hkv D + Hkv Dv]: queries, keys, values of all heads
@@ -222,7 +223,7 @@ class SelfAttention:
     rotation: int | None  # which of the step's; None: no rotary positions
     query_norm: Norm | None  # of all heads together [H D]; of each alone as ``spec`` says
     key_norm: Norm | None  # [Hkv D]
-    gated: bool = False
+    gates: int = 0
     source: int | None = None
 
 
@@ -403,7 +404,7 @@ class Kernels(Protocol):
         ...
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
-        """x [T, width] becomes x * sigmoid(gates)."""
+        """x [T, width] becomes x * sigmoid(gates), each of these times as many neighbours."""
         ...
 
     def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:

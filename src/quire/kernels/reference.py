@@ -132,7 +132,8 @@ class ReferenceKernels(Kernels):
         return activate(x, activation)
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
-        x.mul_(gates.to(torch.promote_types(x.dtype, torch.float32)).sigmoid())
+        heads = x.view(*gates.shape, -1)
+        heads.mul_(gates.to(torch.promote_types(x.dtype, torch.float32)).sigmoid()[..., None])
 
     def predict(self, streams: Tensor, prediction: StreamPrediction) -> Tensor:
         return predict(streams, prediction)

@@ -43,6 +43,7 @@ class TensorNames:
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
     sink_logits: str | None = None  # the tensor's whole name
+    gate: str | None = None  # of what attention gives; None: with the queries, if there are gates
     beside: tuple[str, ...] = ()  # tensors that begin so are of no decoder, and not read
 
     def beside_images(self) -> TensorNames:
@@ -231,6 +232,7 @@ class Blueprint:
     streams: StreamPlan | None = None
     learned: LearnedPlan | None = None  # positions
     gated_attention: bool = False
+    gates_by_head: bool = False  # one for all numbers of a head
     parallel: bool = False
     norms_after: bool = False  # those of a part are after the sum, not before it
     softcap: float | None = None

@@ -197,14 +197,22 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
     query, key = heads.num * heads.dim, heads.num_kv * heads.dim
     names = [f"{prefix}.{name}" for name in plan.names.qkv]
     parts = {"q": query, "k": key, "v": key}
-    if plan.gated_attention:  # of each head the query, then the gate
-        parts["q"] *= 2
-        both, others = torch.arange(sum(parts.values())).tensor_split([parts["q"]])
-        queries, gates = both.view(heads.num, 2, heads.dim).transpose(0, 1).flatten(1)
-        own = rows_of_heads(linears.shard, heads, torch.cat([queries, others]))
-        gate = rows_of_heads(linears.shard, heads, torch.cat([gates, others]))
-        assert own is not None and gate is not None, "of an order that is given"
-        held = {"q": own["q"], "gate": gate["q"], "k": own["k"], "v": own["v"]}
+    if plan.gated_attention:
+        gates = heads.num if plan.gates_by_head else query
+        if plan.names.gate is None:  # of each head the query, then the gate
+            parts["q"] *= 2
+            both, others = torch.arange(sum(parts.values())).tensor_split([2 * query])
+            of_queries, of_gates = both.view(heads.num, 2, heads.dim).transpose(0, 1).flatten(1)
+        else:
+            names.insert(1, f"{prefix}.{plan.names.gate}")
+            parts = {"q": query, "gate": gates, "k": key, "v": key}
+            stored = torch.arange(sum(parts.values()))
+            of_queries, of_gates, others = stored.tensor_split([query, query + gates])
+        own = rows_of_heads(linears.shard, heads, torch.cat([of_queries, others]))
+        assert own is not None, "of an order that is given"
+        run = linears.shard.run(heads.num)
+        gate = of_gates.view(heads.num, -1)[run.start : run.stop].flatten()
+        held = {"q": own["q"], "gate": gate, "k": own["k"], "v": own["v"]}
         return linears.joined(names, plan.hidden_size, parts, plan.biases.qkv, held)
     rows = rows_of_heads(linears.shard, heads, _stored_order(plan))
     if sizes is not None:  # queries, perhaps keys, perhaps values

@@ -55,6 +55,11 @@ _KIMI = RecurrentNames(
 
 _SILU = ("silu",)  # what follows convolutions
 
+_LFM3_ROTATIONS = {
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+    "sliding_attention": {"rope_type": "default"},
+}
+
 _LFM2_EXPERTS = ExpertNames(
     routers=("feed_forward.gate",),
     up=("feed_forward.experts.{}.w1", "feed_forward.experts.{}.w3"),
@@ -115,14 +120,28 @@ def kimi(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     )
 
 
-def lfm2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+def lfm2(fields: ConfigFields, plan: Blueprint, family: str = "lfm2") -> Blueprint:
     """Most layers are short convolutions between two gates."""
-    shape = _shape(fields, plan, "lfm2")
+    shape = _shape(fields, plan, family)
     bias = fields.get("conv_bias", bool, False)
     recurrent = RecurrentPlan(
         shape, _LFM2, plan.norm.eps, biased=bias, biased_output=bias, biased_convolution=bias
     )
     return replace(plan, recurrent=recurrent)
+
+
+def lfm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The same, with a window in some of the others; gates of heads and norms are optional."""
+    if not fields.get("use_sandwich_norm", bool, True):
+        plan = replace(plan, names=replace(plan.names, attention_output=None, mlp_output=None))
+    gated = fields.get("use_attention_gate", bool, True)
+    plan = variants.two_rotations(
+        fields.holding({"rope_parameters": _LFM3_ROTATIONS, **fields.values}),
+        replace(plan, gated_attention=gated, gates_by_head=gated),
+        *(1e6, 1e4),
+        ("default", "proportional"),
+    )
+    return lfm2(fields, plan, "lfm3")
 
 
 def lfm2_moe(fields: ConfigFields, plan: Blueprint) -> Blueprint:

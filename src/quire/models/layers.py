@@ -60,9 +60,9 @@ class Attention:
         return self.qkv.parts["q"] // self.kv.key_dim
 
     @property
-    def gated(self) -> bool:
-        """Whether what it gives is gated."""
-        return "gate" in self.qkv.parts
+    def gates(self) -> int:
+        """Of what it gives; see ``SelfAttention``."""
+        return self.qkv.parts.get("gate", 0)
 
     @property
     def kept(self) -> KVShape:
@@ -79,7 +79,7 @@ class Attention:
             rotation=self.rope,
             query_norm=self.query_norm,
             key_norm=self.key_norm,
-            gated=self.gated,
+            gates=self.gates,
             source=self.source,
         )
 

@@ -24,6 +24,7 @@ from quire.models.shape import (
 from quire.models.traits import TRAITS, Traits
 
 _INNERS = ("intermediate_size", "moe_intermediate_size")
+_ROTATED = "rotary_dim"
 _GUESSING = ("num_nextn_predict_layers", "num_mtp_layers")
 
 
@@ -31,7 +32,7 @@ def read(config: ModelConfig) -> Blueprint:
     """See ``Family.read``."""
     traits, shape = TRAITS[config.architecture], find_family(config.architecture, "")
     assert shape is not None, "every architecture here has a shape"
-    fields = config.fields
+    fields = config.fields.holding({**dict(shape.defaults), **config.fields.values})
     if shape.recurrence is not None:
         fields = completed(fields)
     hidden_size = fields.positive("hidden_size")
@@ -84,7 +85,10 @@ def _read_rope(
     fields: ConfigFields, traits: Traits, head_dim: int, architecture: str
 ) -> RopeConfig:
     share = traits.rotary_share
-    rope = RopeConfig.read(fields, head_dim, traits.theta, 1.0 if share is None else share)
+    usual = 1.0 if share is None else share
+    if _ROTATED in fields:  # as MiniMax has it, in place of a share
+        usual = fields.positive(_ROTATED) / head_dim
+    rope = RopeConfig.read(fields, head_dim, traits.theta, usual)
     if rope.rotated != head_dim and share is None:
         raise ModelError(
             f"{fields.source}: {architecture} has no partial_rotary_factor other than 1"

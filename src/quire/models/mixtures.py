@@ -90,6 +90,25 @@ _HUNYUAN = replace(
     shared_down="mlp.shared_mlp.down_proj",
     shared_gate=None,
 )
+_EXAONE = replace(
+    _SHARED,
+    choice_biases=(
+        *by_both("mlp.e_score_correction"),
+        *by_both("mlp.gate.e_score_correction"),
+    ),
+)
+_AFMOE = replace(
+    _SHARED,
+    routers=("mlp.router.gate",),
+    choice_biases=("mlp.expert_bias", "mlp.expert_bias.bias"),
+)
+_HY = replace(
+    _SHARED,
+    routers=("mlp.router.gate",),
+    shared_up=("mlp.shared_mlp.gate_proj", "mlp.shared_mlp.up_proj"),
+    shared_down="mlp.shared_mlp.down_proj",
+    choice_biases=("mlp.expert_bias", "mlp.expert_bias.bias"),
+)
 _LLAMA4 = ExpertNames(
     routers=("feed_forward.router",),
     up=("feed_forward.experts.{}.gate_proj", "feed_forward.experts.{}.up_proj"),
@@ -176,11 +195,6 @@ def kimi(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return variants.latent_in_halves(fields, grouped(fields, plan, _KIMI))
 
 
-def glm_lite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
-    """The same; all layers but the first have experts, if no field says which."""
-    return deepseek_v3(fields.holding({"first_k_dense_replace": 1, **fields.values}), plan)
-
-
 def grouped(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blueprint:
     """Scores are sigmoids, and the choice is among some groups of experts."""
     mixture = _mixture(fields, names, fields.get("norm_topk_prob", bool, False))
@@ -217,6 +231,47 @@ def minimax(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     mixture = _mixture(fields, _MINIMAX)
     routing = mixture.routing._replace(sigmoid=True)
     return replace(plan, mixture=replace(mixture, routing=routing))
+
+
+def exaone(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like DeepSeek's; where some layers have a window, only they have positions."""
+    _only(fields, scoring_func="sigmoid", topk_method="noaux_tc")
+    return variants.exaone4(fields, grouped(fields, plan, _EXAONE))
+
+
+def afmoe(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Scores are sigmoids; only layers with a window have positions, and attention is gated."""
+    _only(fields, score_func="sigmoid", route_norm=True, n_group=1, topk_group=1)
+    _only(fields, num_expert_groups=1, num_limited_groups=1)
+    mixture = _mixture(fields, _AFMOE)
+    scale = fields.get("route_scale", float, 1.0)
+    return replace(
+        plan,
+        mixture=replace(mixture, routing=mixture.routing._replace(sigmoid=True, scale=scale)),
+        gated_attention=True,
+        rope_of=tuple(None if window is None else 0 for window in plan.windows),
+        embedding_scale=plan.hidden_size**0.5 if fields.get("mup_enabled", bool, False) else 1.0,
+    )
+
+
+def mellum(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like Qwen's, with a rotation of their own for layers with a window."""
+    return variants.two_rotations(fields, qwen(fields, plan), 500_000.0, 10_000.0)
+
+
+def hy_v3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Scores are sigmoids, and the choice has biases of its own."""
+    mixture = _mixture(fields, _HY)
+    scale = fields.get("router_scaling_factor", float, 2.826)
+    return replace(
+        plan,
+        mixture=replace(mixture, routing=mixture.routing._replace(sigmoid=True, scale=scale)),
+    )
+
+
+def granite_swa(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like other Granites with experts, with rotations by layer."""
+    return variants.thetas_by_layer(fields, granite(fields, plan))
 
 
 def by_sigmoid(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blueprint:

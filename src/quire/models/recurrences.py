@@ -255,4 +255,4 @@ def _numbers(weights: Weights, name: str, *shape: int) -> Tensor:
     stored = weights.shape(name) or shape
     if math.prod(stored) != math.prod(shape):
         stored = shape  # which is then refused
-    return weights.take_floats(name, *stored, exact=True).view(shape)
+    return weights.take_floats(name, *stored).view(shape)

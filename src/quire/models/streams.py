@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from quire.kernels.ops import Norms
 from quire.kernels.streams import StreamCorrection, StreamPrediction, StreamRouter
@@ -51,7 +50,7 @@ def among_streams(
         linears.linear(f"{prefix}.laurel.linear_right", rank, hidden, False),
         norms.take(f"{prefix}.laurel.post_laurel_norm", hidden),
     )
-    altup, take = f"{prefix}.altup", partial(norms.weights.take_floats, exact=True)
+    altup, take = f"{prefix}.altup", norms.weights.take_floats
     weight = take(f"{altup}.modality_router.weight", count, hidden)
     weight = weight * take(f"{altup}.router_norm.weight", hidden) / hidden
     router = StreamRouter(weight, plan.norm.eps, streams.active)

@@ -22,6 +22,7 @@ _AFTER = TensorNames(
     mlp_before=None,
     mlp_output="post_feedforward_layernorm",
 )
+_GUESSING = replace(_PLAIN, beside=("mtp.",))
 _ONE_NORM = TensorNames(mlp_before=None)
 _FUSED = TensorNames(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",))
 
@@ -86,7 +87,7 @@ _COHERE = Traits(
 )
 _OLMO_2 = Traits(names=_AFTER, mlp_bias=False, head_norms="all")
 _QWEN_HYBRID = Traits(
-    names=replace(_PLAIN, beside=("mtp.",)),
+    names=_GUESSING,
     mlp_bias=False,
     head_norms="each",
     norm=NormKind(around_one=True),
@@ -140,6 +141,8 @@ _ERNIE = Traits(
 _UNGATED = replace(_PLAIN, up=("mlp.up_proj",))
 _GLM_MOE = Traits(output_bias=False, mlp_bias=False, rotary_share=0.5, varied=mixtures.glm)
 
+_SINKS = replace(_PLAIN, sink_logits="self_attn.sinks")
+
 _DEEPSEEK = Traits(mlp_bias=False, varied=mixtures.deepseek_v3)
 _HUNYUAN = Traits(
     names=replace(
@@ -170,6 +173,20 @@ TRAITS: Mapping[str, Traits] = {
         qkv_bias=False, output_bias=False, mlp_bias=False, varied=hybrids.kimi
     ),
     "Lfm2ForCausalLM": _LFM2,
+    "Lfm3ForCausalLM": replace(
+        _LFM2,
+        names=replace(
+            _LFM2.names,
+            output="self_attn.o_proj",
+            attention_output="post_operator_norm",
+            mlp_output="post_ffn_norm",
+            query_norm="self_attn.q_norm",
+            key_norm="self_attn.k_norm",
+            gate="self_attn.gate_proj",
+        ),
+        varied=hybrids.lfm3,
+        foreign=("attention_bias",),
+    ),
     "Lfm2MoeForCausalLM": replace(_LFM2, varied=hybrids.lfm2_moe),
     "GraniteMoeHybridForCausalLM": Traits(
         names=TensorNames(up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
@@ -192,7 +209,7 @@ TRAITS: Mapping[str, Traits] = {
         mlp_bias=False, head_norms="all", varied=mixtures.qwen, foreign=("clip_qkv",)
     ),
     "GptOssForCausalLM": Traits(
-        names=replace(_PLAIN, sink_logits="self_attn.sinks"),
+        names=_SINKS,
         biases=True,
         mlp_bias=False,
         theta=150_000.0,
@@ -205,6 +222,7 @@ TRAITS: Mapping[str, Traits] = {
     "Gemma3ForCausalLM": _GEMMA_3,
     "Gemma3nForCausalLM": replace(_GEMMA_4, varied=variants.gemma3n),
     "Gemma4ForCausalLM": _GEMMA_4,
+    "Gemma4UnifiedForCausalLM": _GEMMA_4,
     "CohereForCausalLM": _COHERE,
     "Cohere2ForCausalLM": replace(_COHERE, theta=10_000.0, varied=variants.cohere2, foreign=()),
     "OlmoForCausalLM": Traits(
@@ -216,7 +234,17 @@ TRAITS: Mapping[str, Traits] = {
     "Olmo2ForCausalLM": _OLMO_2,
     "Olmo3ForCausalLM": replace(_OLMO_2, theta=500_000.0, varied=variants.olmo3),
     "SmolLM3ForCausalLM": Traits(theta=2_000_000.0, varied=variants.smollm3),
+    "FlexOlmoForCausalLM": replace(_OLMO_2, theta=500_000.0, varied=mixtures.qwen),
     "GraniteForCausalLM": Traits(varied=variants.granite),
+    "GraniteSWAForCausalLM": Traits(names=_SINKS, varied=variants.granite_swa),
+    "GraniteMoeSWAForCausalLM": Traits(names=_SINKS, mlp_bias=False, varied=mixtures.granite_swa),
+    "HyperCLOVAXForCausalLM": Traits(
+        names=replace(_PLAIN, attention_output="post_norm1", mlp_output="post_norm2"),
+        varied=variants.hyperclovax,
+    ),
+    "Jais2ForCausalLM": Traits(
+        names=_UNGATED, biases=True, norm=_LAYER_NORM, eps="layer_norm_eps", activation="relu2"
+    ),
     "ArceeForCausalLM": Traits(names=_UNGATED, activation="relu2"),
     "NemotronForCausalLM": Traits(
         names=_UNGATED,
@@ -243,7 +271,7 @@ TRAITS: Mapping[str, Traits] = {
     "SolarOpenForCausalLM": replace(_GLM_MOE, rotary_share=1.0, theta=1_000_000.0),
     "DeepseekV2ForCausalLM": Traits(varied=mixtures.deepseek_v2),
     "DeepseekV3ForCausalLM": _DEEPSEEK,
-    "Glm4MoeLiteForCausalLM": replace(_DEEPSEEK, varied=mixtures.glm_lite),
+    "Glm4MoeLiteForCausalLM": _DEEPSEEK,
     "Mistral4ForCausalLM": replace(_DEEPSEEK, rotary_share=1.0, varied=mixtures.mistral4),
     "PhimoeForCausalLM": Traits(
         mlp_bias=False, norm=_LAYER_NORM, theta=1_000_000.0, varied=mixtures.phimoe
@@ -284,6 +312,38 @@ TRAITS: Mapping[str, Traits] = {
     "MiniCPM3ForCausalLM": Traits(varied=variants.minicpm3),
     "YoutuForCausalLM": Traits(mlp_bias=False, varied=variants.latent),
     "Dots1ForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.deepseek),
+    "ExaoneMoeForCausalLM": Traits(
+        names=_GUESSING,
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        head_norms="each",
+        varied=mixtures.exaone,
+    ),
+    "HYV3ForCausalLM": Traits(
+        mlp_bias=False,
+        head_norms="each",
+        theta=11_158_840.0,
+        varied=mixtures.hy_v3,
+        foreign=("mlp_bias",),
+    ),
+    "MellumForCausalLM": Traits(
+        names=_GUESSING, mlp_bias=False, head_norms="each", varied=mixtures.mellum
+    ),
+    "AfmoeForCausalLM": Traits(
+        names=TensorNames(
+            attention_output="post_attention_layernorm",
+            mlp_before="pre_mlp_layernorm",
+            mlp_output="post_mlp_layernorm",
+            gate="self_attn.gate_proj",
+        ),
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        head_norms="each",
+        varied=mixtures.afmoe,
+        foreign=("attention_bias",),
+    ),
     "MiniMaxM2ForCausalLM": Traits(
         qkv_bias=False,
         output_bias=False,

@@ -16,6 +16,7 @@ from quire.models.shape import latent_of, layer_sizes_of, layers_that_turn, stre
 
 _DEVIATIONS = "activation_sparsity_scale"
 _MOST_WEIGHT = 1e3  # of a logarithm; published models have 1 at most
+_MOST_ROTATIONS = 8
 _STEADY = ("default", "linear", "llama3", "yarn")  # rotations that do not hang on a text's length
 
 
@@ -43,7 +44,7 @@ def gemma3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Layers with a window have a rotation of their own."""
     local = fields.get("rope_local_base_freq", float, 10_000.0)
     plan = replace(plan, logits_softcap=_cap(fields, "final_logit_softcapping", None))
-    return _two_rotations(fields, _gemma_scaled(fields, plan), 1_000_000.0, local)
+    return two_rotations(fields, _gemma_scaled(fields, plan), 1_000_000.0, local)
 
 
 def gemma3n(fields: ConfigFields, plan: Blueprint) -> Blueprint:
@@ -51,7 +52,7 @@ def gemma3n(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     goes on.
     """
     local = fields.get("rope_local_base_freq", float, 10_000.0)
-    plan = _two_rotations(fields, gemma(fields, plan), 1_000_000.0, local)
+    plan = two_rotations(fields, gemma(fields, plan), 1_000_000.0, local)
     sizes = stream_sizes_of(fields, plan.windows)
     active = fields.get("altup_active_idx", int, 0)
     if not 0 <= active < sizes.streams:
@@ -121,6 +122,40 @@ def gemma4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     )
 
 
+def thetas_by_layer(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The base of the rotation may differ from layer to layer; 0: a layer knows no positions."""
+    name, count = "layer_rope_theta", len(plan.windows)
+    told = fields.get(name, list, [])
+    if not told:
+        return plan
+    known = all(type(one) in (int, float) and 0 <= one < math.inf for one in told)
+    thetas = sorted({float(one) for one in told if one}) if known else []
+    if len(told) != count or not known or len(thetas) > _MOST_ROTATIONS:
+        raise fields.wrong(name, f"at least 0 for each of {count} layers, few of them different")
+    (rope,) = plan.ropes
+    return replace(
+        plan,
+        ropes=tuple(replace(rope, theta=theta) for theta in thetas),
+        rope_of=tuple(thetas.index(float(one)) if one else None for one in told),
+    )
+
+
+def granite_swa(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Granite's multipliers, and rotations by layer."""
+    return thetas_by_layer(fields, granite(fields, plan))
+
+
+def hyperclovax(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Granite's, but logits are multiplied, and norms may follow the parts of layers."""
+    usual = {"attention_multiplier": plan.attention_scale}
+    if "attention_multiplier" not in fields:
+        fields = fields.holding({**fields.values, **usual})
+    plan = replace(granite(fields, plan), logits_scale=fields.get("logits_scaling", float, 1.0))
+    if fields.get("use_post_norm", bool, True):
+        return plan
+    return replace(plan, names=replace(plan.names, attention_output=None, mlp_output=None))
+
+
 def cohere(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Logits are scaled."""
     return replace(plan, logits_scale=fields.get("logit_scale", float, 0.0625))
@@ -135,7 +170,7 @@ def cohere2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 
 def olmo3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Only layers without a window may be stretched."""
-    return _two_rotations(fields, plan, 500_000.0, 500_000.0)
+    return two_rotations(fields, plan, 500_000.0, 500_000.0)
 
 
 def exaone4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
@@ -254,7 +289,13 @@ def _gemma_scaled(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return replace(gemma(fields, plan), attention_scale=scalar**-0.5)
 
 
-def _two_rotations(fields: ConfigFields, plan: Blueprint, theta: float, local: float) -> Blueprint:
+def two_rotations(
+    fields: ConfigFields,
+    plan: Blueprint,
+    theta: float,
+    local: float,
+    kinds: Sequence[str] = _STEADY,
+) -> Blueprint:
     """The first for layers that see everything, the second for those with a window."""
     _check_window(fields)
     # What stands beside ``rope_parameters``, in the older spelling, is the first one's.
@@ -264,7 +305,7 @@ def _two_rotations(fields: ConfigFields, plan: Blueprint, theta: float, local: f
         RopeConfig.read(fields, plan.heads.dim, theta, layers="full_attention"),
         RopeConfig.read(near, plan.heads.dim, local, layers="sliding_attention"),
     )
-    _check_steady(ropes, _STEADY)
+    _check_steady(ropes, kinds)
     rope_of = tuple(0 if window is None else 1 for window in plan.windows)
     return replace(plan, ropes=ropes, rope_of=rope_of)
 

@@ -102,11 +102,11 @@ class Weights:
         self.bytes_taken += tensor.nbytes
         return tensor
 
-    def take_floats(
-        self, name: str, *shape: int, part: TensorPart = WHOLE, exact: bool = False
-    ) -> Tensor:
-        """Like ``take``, but widened to float32; ``exact``: never in the model's dtype before."""
-        tensor = self.read(name, *shape, dtype=torch.float32 if exact else None, part=part).float()
+    def take_floats(self, name: str, *shape: int, part: TensorPart = WHOLE) -> Tensor:
+        """Like ``take``, but in float32, and never in the model's dtype before: of numbers that
+        choose experts, the digits past that are what tells them apart.
+        """
+        tensor = self.read(name, *shape, dtype=torch.float32, part=part)
         self.bytes_taken += tensor.nbytes
         return tensor
 

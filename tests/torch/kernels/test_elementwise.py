@@ -87,6 +87,11 @@ def test_gates(name: str, dtype: torch.dtype) -> None:
         found = x[:, :width].clone()
         kernels.gate(found, gates[:, :width])
         assert close(found, x[:, :width].double() * gates[:, :width].double().sigmoid(), dtype)
+    for each in (2, 18, 45):
+        found, few = x.clone(), gates[:, : 90 // each]
+        kernels.gate(found, few)
+        repeated = few.double().sigmoid().repeat_interleave(each, 1)
+        assert close(found, x.double() * repeated, dtype)
     found = kernels.activate(x.clone(), Activation("silu", gated=True, factor=0.3))
     gate, up = (half.double() for half in x.chunk(2, dim=1))
     expected = EXACT_ACTIVATIONS["silu"](0.3 * gate) * up

@@ -161,7 +161,9 @@ def test_half_precision(
     assert error < min(tolerance, 1.5 * their_error)
 
 
-@pytest.mark.parametrize("family", ["apertus", "hunyuan", "llama4", "phimoe"])
+@pytest.mark.parametrize(
+    "family", ["apertus", "hunyuan", "llama4", "phimoe", "afmoe", "exaone_moe", "granite_swa"]
+)
 def test_bits_do_not_depend_on_how_a_text_is_cut(family: str, model_dir: ModelDir) -> None:
     model, texts = load_model(model_dir(family), dtype="bfloat16"), random_prompts(5, 19, 30)
     several = PagedHarness(model).prefill(texts, CHUNK)

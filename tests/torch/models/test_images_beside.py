@@ -117,6 +117,11 @@ _WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, A
     "Qwen3VLMoe": ({**_EXPERTS, "head_dim": 16}, _DEEP, _QWEN_IDS),
     "Gemma3": (_GEMMA, _SIGLIP, {}),
     "Gemma4": (_GEMMA_4, _GEMMA_SEES, {}),
+    "Gemma4Unified": (
+        {name: value for name, value in _GEMMA_4.items() if "per_layer" not in name},
+        {"mm_embed_dim": 48, "mm_posemb_size": 16, "patch_size": 4},
+        {"audio_config": None},
+    ),
     "Qwen3_5": (_DELTA, _DEEP, _QWEN_IDS),
     "Qwen3_5Moe": ({**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 32}, _DEEP, _QWEN_IDS),
     "Qwen2VL": ({"rope_parameters": _MROPE}, {**_QWEN, "embed_dim": 32}, _QWEN_IDS),

@@ -26,7 +26,8 @@ SIMULATED = {
     "minimax_m2", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "opt", "phi", "phi3", "phimoe",
     "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2", "bamba",
     "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "mamba2", "nemotron_h",
-    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "afmoe", "exaone_moe", "gemma4_unified_text",
+    "granite_swa", "hy_v3", "jais2", "lfm3", "mellum",
 }  # fmt: skip
 
 

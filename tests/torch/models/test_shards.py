@@ -36,7 +36,16 @@ FALLBACK = ("gpt2",)
 # Which differ from llama3 in how positions turn, and there is nothing to divide.
 TURNED = ("linear", "dynamic", "yarn", "longrope", "qwen2.5", "qwen2_window")
 NATIVE = [family for family in (*FAMILIES, *RECORDS) if family not in (*FALLBACK, *TURNED)]
-STATES = ("qwen3_next", "qwen3_5", "lfm2", "granite_hybrid", "falcon_h1", "mamba2", "kimi_linear")
+STATES = (
+    "qwen3_next",
+    "qwen3_5",
+    "lfm2",
+    "lfm3",
+    "granite_hybrid",
+    "falcon_h1",
+    "mamba2",
+    "kimi_linear",
+)
 # Several heads to a rank.
 TWO = (*STATES, *GEMMAS, "llama3", "gpt_neox", "falcon", "olmo2", "qwen2_moe")
 CHUNK = 7

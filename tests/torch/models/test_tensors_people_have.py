@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor
 
 from quire.core.errors import ModelError
+from quire.kernels.mlps import Experts
 from quire.models import loader
 from quire.models.encoder import TextBatch
 from quire.models.loader import load_encoder, load_model
@@ -24,7 +25,7 @@ from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import Tensors, as_floats, awq, gptq, is_projection, rewritten
 from support.rounded_checkpoints import rounded as int4_of
 from support.small_encoders import make_encoder
-from support.small_models import make_model
+from support.small_models import SMALL_LLAMA, make_model
 
 ModelDir = Callable[[str], Path]
 
@@ -319,3 +320,99 @@ def test_configs_that_say_no_type(
     model = load_encoder(encoder, "auto", None, None, lambda num_bytes: None)
     assert model.dtype == dtype
     assert model.forward(TextBatch(torch.tensor([[2, 5, 6, 3]]))).dtype == dtype
+
+
+def edited(source: Path, directory: Path, edit: Callable[[dict[str, Any]], None]) -> Path:
+    """The model of ``source`` with another config."""
+    directory.mkdir()
+    for file in source.iterdir():
+        (directory / file.name).symlink_to(file)
+    config = json.loads((source / "config.json").read_text())
+    edit(config)
+    (directory / "config.json").unlink()
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def test_a_part_of_each_head_is_turned_by_its_older_name(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """Published MiniMax-M2 has ``rotary_dim``, and no share."""
+
+    def older(config: dict[str, Any]) -> None:
+        theta = config.pop("rope_parameters")["rope_theta"]
+        config.update(rotary_dim=8, rope_theta=theta)
+        config.pop("partial_rotary_factor", None)
+
+    directory = model_dir("minimax_m2")
+    found = logits(edited(directory, tmp_path / "older", older))
+    assert all(map(torch.equal, found, logits(directory)))
+    check_as(found, directory, 1e-4)
+
+    def whole(config: dict[str, Any]) -> None:
+        older(config)
+        config["rotary_dim"] = 16
+
+    assert not torch.equal(logits(edited(directory, tmp_path / "whole", whole))[1], found[1])
+
+
+@pytest.mark.parametrize("family", ["glm4_moe_lite", "minimax_m2", "afmoe", "lfm2_moe"])
+def test_numbers_that_choose_experts_keep_their_digits(
+    family: str, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """GLM 5's lie between 6.8 and 7.1, where bfloat16 has eight numbers for hundreds of them."""
+    biases: list[Tensor] = []
+
+    def near_seven(name: str, tensor: Tensor) -> Tensors:
+        if not name.endswith(("e_score_correction_bias", "expert_bias")):
+            return {name: tensor}
+        biases.append(7 + 0.01 * torch.rand(tensor.shape, dtype=torch.float32))
+        return {name: biases[-1]}
+
+    directory = rewritten(model_dir(family), tmp_path / "near", near_seven)
+    model = load_model(directory, dtype="bfloat16")
+    found = [
+        layer.mlp.routing.bias
+        for layer in model.decoder.layers  # type: ignore[attr-defined]
+        if isinstance(layer.mlp, Experts)
+    ]
+    assert found and all(any(torch.equal(one, bias) for bias in biases) for one in found)
+
+
+def test_weights_of_experts_are_scores_without_what_their_choice_adds(
+    model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """However large that is, as GLM 5's are: taken off again, less would be left of a score."""
+
+    def large(name: str, tensor: Tensor) -> Tensors:
+        is_bias = name.endswith("e_score_correction_bias")
+        return {name: tensor + 30 if is_bias else tensor}
+
+    directory = rewritten(model_dir("glm4_moe"), tmp_path / "large", large)
+    found = logits(directory)
+    assert all(one.isfinite().all() for one in found)
+    check_as(found, directory, 1e-4)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decoder_that_is_tied_is_so_in_a_whole_that_is_not(tied: bool, tmp_path: Path) -> None:
+    """As llava-onevision-qwen2-0.5b is published; where there is a head, that is the head."""
+    text = {
+        **SMALL_LLAMA,
+        "model_type": "qwen2",
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    }
+    config = {
+        "architectures": ["LlavaOnevisionForConditionalGeneration"],
+        "model_type": "llava_onevision",
+        "tie_word_embeddings": False,
+        "text_config": text,
+        "vision_config": {"model_type": "siglip_vision_model"},
+    }
+    source = make_model("qwen2.5" if tied else "qwen2", tmp_path / "source")
+    (source / "config.json").write_text(json.dumps(config))
+    found = logits(source)
+    text.update(architectures=["Qwen2ForCausalLM"], tie_word_embeddings=tied)
+    (source / "config.json").write_text(json.dumps(text))
+    check_as(found, source, 1e-4)

@@ -119,7 +119,7 @@ class GPUKernels(Kernels):
         return _norm(x, delta, norm)
 
     def gate(self, x: Tensor, gates: Tensor) -> None:
-        x.mul_(gates.float().sigmoid())
+        x.view(*gates.shape, -1).mul_(gates.float().sigmoid()[..., None])
 
     def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
         """See ``Kernels.mix``. Waits for the device."""

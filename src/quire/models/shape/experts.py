@@ -19,6 +19,7 @@ _SHARED_WIDTHS = (
     "moe_shared_expert_intermediate_size",
 )
 _SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+_FIRSTS = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _layers(fields: ConfigFields, num_layers: int) -> tuple[bool, ...]:
         return tuple(layer in listed for layer in range(num_layers))
     every = fields.positive("decoder_sparse_step", 1)
     every = fields.positive("interleave_moe_layer_step", every)
-    first = fields.get("first_k_dense_replace", int, fields.get("moe_layer_start_index", int, 0))
+    first = next((fields.get(name, int) for name in _FIRSTS if name in fields), 0)
     last = fields.get("moe_layer_end_index", int, -1)
     by_frequency = _by_frequency(fields, num_layers)
     dense = fields.get("mlp_only_layers", list, [])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 WindowRule = Literal[
-    "never", "always", "all_if_used", "if_used", "listed", "alternating", "chunked"
+    "never", "always", "all_if_used", "if_used", "listed", "named", "alternating", "chunked"
 ]
 """Which layers a ``sliding_window`` counts in: none; all; all, with ``use_sliding_window``; those
 that ``layer_types`` names, or the ones from ``max_window_layers`` on, with ``use_sliding_window``;
-with that, those that ``layer_types`` names; those that it names or, without it, all but each
-``full_every``-th; these, with chunks of ``attention_chunk_size`` for windows."""
+with that, those that ``layer_types`` names; these without that; those that it names or, without it,
+all but each ``full_every``-th; these, with chunks of ``attention_chunk_size`` for windows."""
 
 RecurrenceKind = Literal["delta rule", "channel delta rule", "state space", "convolution"]
 """What layers keep a state for: Gated DeltaNet; Kimi Delta Attention, which decays each channel of
@@ -89,6 +89,17 @@ _HUNYUAN = (
     "capacity_factor", "group_limited_greedy",
 )  # fmt: skip
 
+_GEMMA_4 = FamilyFacts(
+    "gemma4_text", "Gemma4ForCausalLM", tied=True, head_size=256, window="alternating",
+    full_every=6, experts=True, by_layer=True,
+    own_fields=(
+        "global_head_dim", "num_global_key_value_heads", "per_layer_config", "attention_k_eq_v",
+        "num_kv_shared_layers", "use_double_wide_mlp", "hidden_size_per_layer_input",
+        "vocab_size_per_layer_input", "enable_moe_block", "top_k_experts",
+        "use_bidirectional_attention",
+    ),
+)  # fmt: skip
+
 _LATENT: Mapping[str, Any] = {"experts": True, "latent": True, "stretches": True}
 
 FAMILIES = (
@@ -133,6 +144,10 @@ FAMILIES = (
     FamilyFacts(
         "lfm2_moe", "Lfm2MoeForCausalLM", tied=True, experts=True, recurrence="convolution",
         stretches=True,
+    ),
+    FamilyFacts(
+        "lfm3", "Lfm3ForCausalLM", tied=True, head_size=128, window="named",
+        recurrence="convolution", own_fields=("use_sandwich_norm", "use_attention_gate"),
     ),
     FamilyFacts(
         "granitemoehybrid", "GraniteMoeHybridForCausalLM", experts=True, recurrence="state space",
@@ -220,6 +235,46 @@ FAMILIES = (
     ),
     FamilyFacts("granitemoeshared", "GraniteMoeSharedForCausalLM", experts=True, stretches=True),
     FamilyFacts("ministral", "MinistralForCausalLM", window="alternating", stretches=True),
+    _plain("jais2", "Jais2ForCausalLM", stretches=True),
+    FamilyFacts(
+        "hyperclovax", "HyperCLOVAXForCausalLM", stretches=True, own_fields=("use_post_norm",)
+    ),
+    FamilyFacts("flex_olmo", "FlexOlmoForCausalLM", experts=True, stretches=True),
+    FamilyFacts(
+        "hy_v3", "HYV3ForCausalLM", head_size=128, experts=True, stretches=True,
+        defaults=(("first_k_dense_replace", 1), ("num_shared_experts", 1)),
+        own_fields=("router_scaling_factor", "enable_moe_fp32_combine"),
+    ),
+    FamilyFacts(
+        "exaone_moe", "ExaoneMoeForCausalLM", window="alternating", full_every=4, experts=True,
+        stretches=True,
+        defaults=(
+            ("first_k_dense_replace", 1), ("norm_topk_prob", True), ("num_shared_experts", 1),
+            ("routed_scaling_factor", 2.5),
+        ),
+    ),
+    FamilyFacts(
+        "afmoe", "AfmoeForCausalLM", head_size=128, window="alternating", full_every=4,
+        experts=True, gated_attention=True, stretches=True,
+        defaults=(("num_dense_layers", 1), ("num_shared_experts", 2)),
+        own_fields=(
+            "global_attn_every_n_layers", "mup_enabled", "route_norm", "route_scale", "score_func",
+            "load_balance_coeff", "num_dense_layers", "num_expert_groups", "num_limited_groups",
+        ),
+    ),
+    FamilyFacts(
+        "mellum", "MellumForCausalLM", head_size=128, window="alternating", full_every=1,
+        experts=True, defaults=(("norm_topk_prob", True),),
+        own_fields=("mtp_layer_types", "mtp_mlp_layer_types"),
+    ),
+    FamilyFacts(
+        "granite_swa", "GraniteSWAForCausalLM", tied=True, window="named", stretches=True,
+        own_fields=("layer_rope_theta",),
+    ),
+    FamilyFacts(
+        "granitemoe_swa", "GraniteMoeSWAForCausalLM", window="named", experts=True, stretches=True,
+        own_fields=("layer_rope_theta",),
+    ),
     FamilyFacts("olmo", "OlmoForCausalLM", stretches=True),
     FamilyFacts("olmo2", "Olmo2ForCausalLM", stretches=True),
     FamilyFacts("olmo3", "Olmo3ForCausalLM", window="alternating", full_every=4),
@@ -255,15 +310,10 @@ FAMILIES = (
             "laurel_rank",
         ),
     ),
-    FamilyFacts(
-        "gemma4_text", "Gemma4ForCausalLM", tied=True, head_size=256, window="alternating",
-        full_every=6, experts=True, by_layer=True,
-        own_fields=(
-            "global_head_dim", "num_global_key_value_heads", "per_layer_config",
-            "attention_k_eq_v", "num_kv_shared_layers", "use_double_wide_mlp",
-            "hidden_size_per_layer_input", "vocab_size_per_layer_input", "enable_moe_block",
-            "top_k_experts", "use_bidirectional_attention",
-        ),
+    _GEMMA_4,
+    replace(
+        _GEMMA_4, model_type="gemma4_unified_text", architecture="Gemma4UnifiedForCausalLM",
+        defaults=(("hidden_size_per_layer_input", 0),),
     ),
     _plain("gpt_neox", "GPTNeoXForCausalLM", stretches=True),
     _plain("gptj", "GPTJForCausalLM"),

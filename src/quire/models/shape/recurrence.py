@@ -23,6 +23,7 @@ _PARTS: Mapping[str, Part] = {
     "full_attention": "attention", "attention": "attention", "*": "attention",
     "mlp": "mlp", "-": "mlp", "moe": "mlp", "E": "mlp",
 }  # fmt: skip
+_SLIDING = "sliding_attention"
 _LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
 _ATTENDING = ("attn_layer_indices", "full_attn_idxs")  # lists of layers that attend
 
@@ -124,7 +125,10 @@ def recurrence_of(fields: ConfigFields, family: FamilyFacts, num_layers: int) ->
     kind, kernel = family.recurrence, _size(fields, _KERNEL)
     assert kind is not None
     both: Part = "both"
-    parts = (both,) * num_layers if family.beside_attention else parts_of(fields, num_layers)
+    windowed = family.window != "never"
+    parts = (both,) * num_layers
+    if not family.beside_attention:
+        parts = parts_of(fields, num_layers, windowed)
     if kind == "convolution":
         return RecurrenceShape(kind, parts, kernel)
     heads, key_heads = _size(fields, _HEADS), _size(fields, _KEY_HEADS)
@@ -158,8 +162,6 @@ def completed(fields: ConfigFields) -> ConfigFields:
             values["num_local_experts"] = 0
     if "attention_head_dim" in values:  # of the first Nemotrons
         values.setdefault("head_dim", values["attention_head_dim"])
-    if "num_dense_layers" in values:  # LFM2's
-        values["first_k_dense_replace"] = values["num_dense_layers"]
     if "num_attention_heads" not in values:  # Mamba's, where texts have no end either
         values |= {"max_position_embeddings": _ENDLESS, **values}
         values.update(num_attention_heads=1, intermediate_size=1)
@@ -212,14 +214,18 @@ def _adjusted(fields: ConfigFields) -> int:
     return -(-inner // multiple) * multiple
 
 
-def parts_of(fields: ConfigFields, num_layers: int) -> tuple[Part, ...]:
-    """What each layer mixes tokens with. ModelError: a layer is of a kind that is not known."""
+def parts_of(fields: ConfigFields, num_layers: int, windowed: bool) -> tuple[Part, ...]:
+    """What each layer mixes tokens with; windowed: some may attend to a window.
+
+    ModelError: a layer is of a kind that is not known.
+    """
+    known = {**_PARTS, _SLIDING: _PARTS["attention"]} if windowed else _PARTS
     for name in _LISTS:
         if name not in fields:
             continue
         listed = fields.values[name]
         kinds = [str(kind) for kind in listed] if isinstance(listed, list | str) else []
-        others = {kind for kind in kinds if kind not in _PARTS}
+        others = {kind for kind in kinds if kind not in known}
         if others:
             raise ModelError(
                 f"{fields.source}: {name} has layers of kinds that Quire does not compute: "
@@ -227,7 +233,7 @@ def parts_of(fields: ConfigFields, num_layers: int) -> tuple[Part, ...]:
             )
         if len(kinds) != num_layers:
             raise fields.wrong(name, f"a kind for each of {num_layers} layers")
-        return tuple(_PARTS[kind] for kind in kinds)
+        return tuple(known[kind] for kind in kinds)
     for name in _ATTENDING:
         if name in fields:
             attending = fields.get(name, list)

@@ -22,6 +22,7 @@ WITH_IMAGES: Mapping[str, str] = {
         ("gemma3", "Gemma3"),
         ("gemma3n", "Gemma3n"),
         ("gemma4", "Gemma4"),
+        ("gemma4_unified", "Gemma4Unified"),
         ("internvl", "InternVL"),
         ("llama4", "Llama4"),
         ("llava", "Llava"),
@@ -53,6 +54,8 @@ def decoder_of(fields: ConfigFields) -> ConfigFields | None:
             return None
         shared = {name: fields.values[name] for name in _OF_THE_WHOLE if name in fields}
         own = {name: fields.values[name] for name in (_TIED, _ENDS) if name in fields}
+        if inner.get(_TIED) is True:  # of a head that is not stored, whatever the whole says
+            own[_TIED] = True
         given = {**dict(family.inside), **shared, **inner, **own, **_IN_CODE.get(kind, {})}
         return _as_decoder(fields, family, given)
     family = find_family(None, fields.get("model_type", str, ""))

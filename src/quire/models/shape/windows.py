@@ -19,6 +19,10 @@ class ChunkLength(int):
     """A window that is a chunk of the text: a token sees those from a multiple of it on."""
 
 
+_EVERY = (
+    "sliding_window_pattern", "_sliding_window_pattern", "layer_switch",
+    "global_attn_every_n_layers",
+)  # fmt: skip
 _FIRST_WINDOWED = 28  # layer of Qwen's, where ``max_window_layers`` is absent
 
 
@@ -34,7 +38,7 @@ def windows_of(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, .
     none = (None,) * num_layers
     if family.window == "never" or fields.values.get("sliding_window") in (None, 0):
         return none  # 0 means none, as to transformers' converters and llama.cpp
-    asked = family.window in ("always", "alternating")
+    asked = family.window in ("always", "alternating", "named")
     if not asked and not fields.get("use_sliding_window", bool, False):
         return none
     window = fields.positive("sliding_window")
@@ -42,7 +46,8 @@ def windows_of(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, .
         return (window,) * num_layers
     types = fields.get("layer_types", list, [])
     if types:
-        if len(types) != num_layers or not ATTENTION_KINDS.issuperset(map(str, types)):
+        known = family.recurrence is not None or ATTENTION_KINDS.issuperset(map(str, types))
+        if len(types) != num_layers or not known:
             raise ModelError(
                 f"{fields.source}: layer_types must name full_attention or sliding_attention for "
                 f"each of {num_layers} layers, but is {short(types)}"
@@ -50,7 +55,7 @@ def windows_of(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, .
         return _ending(
             tuple(window if kind == "sliding_attention" else None for kind in types), family
         )
-    if family.window == "listed":
+    if family.window in ("listed", "named"):
         raise ModelError(f"{fields.source}: layer_types must tell where sliding_window counts")
     if family.window == "alternating":
         every = _full_every(fields, family)
@@ -107,7 +112,7 @@ def windows_in_force(windows: Sequence[int | None], longest: int | None) -> tupl
 
 
 def _full_every(fields: ConfigFields, family: FamilyFacts) -> int:
-    for name in ("sliding_window_pattern", "_sliding_window_pattern", "layer_switch"):
+    for name in _EVERY:
         if name in fields:
             return fields.positive(name)
     return family.full_every

@@ -86,7 +86,7 @@ ALL = (
     ),
     Dialect(
         ("deepseek_v31", "deepseek_v3", "deepseek_r1"),
-        CallForm((marked.DEEPSEEK.opens, marked.DEEPSEEK.call), marked.DEEPSEEK.read),
+        marked.DEEPSEEK.form,
         marked.FENCED_FRAME,
         sign=marked.DEEPSEEK.opens,
         marks=marked.DEEPSEEK.marks,
@@ -95,7 +95,7 @@ ALL = (
     ),
     Dialect(
         ("kimi_k2",),
-        CallForm((marked.KIMI.opens, marked.KIMI.call), marked.KIMI.read),
+        marked.KIMI.form,
         marked.KIMI_FRAME,
         sign=marked.KIMI.opens,
         marks=marked.KIMI.marks,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from quire.text.dialect.grammar import NUMBER, Frame
 from quire.text.dialect.json_calls import read_arguments
-from quire.text.dialect.reader import Calls, ReadCall, Reading, TextReader
+from quire.text.dialect.reader import CallForm, Calls, ReadCall, Reading, TextReader
 
 FENCE, _FENCE_ENDS = "```json", "```"
 
@@ -36,7 +36,10 @@ def read_section(
 
 @dataclass(frozen=True)
 class Section:
-    """Calls between ``opens`` and ``closes``: ``call``, a name, ``arguments``, JSON, ``ends``."""
+    """Calls between ``opens`` and ``closes``: ``call``, a name, ``arguments``, JSON, ``ends``.
+
+    misspelled: these two as some models write them.
+    """
 
     opens: str
     call: str
@@ -44,6 +47,12 @@ class Section:
     ends: str
     closes: str
     prefix: str = ""  # of a name, which its number follows: Kimi has functions.f:0
+    misspelled: tuple[str, str] | None = None
+
+    @property
+    def form(self) -> CallForm:
+        opens = (self.opens, self.call)
+        return CallForm(opens + (self.misspelled or ())[:1], self.read)
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -51,7 +60,10 @@ class Section:
 
     def read(self, reader: TextReader, calls: Calls) -> Reading[bool]:
         """All calls of a section; False if the first is none. What follows a good one is left."""
-        return (yield from read_section(reader, calls, self.opens, self._read_call, self.closes))
+        opens, closes = self.opens, self.closes
+        if self.misspelled is not None and (yield from reader.take(self.misspelled[0])):
+            opens, closes = "", self.misspelled[1]
+        return (yield from read_section(reader, calls, opens, self._read_call, closes))
 
     def _read_call(self, reader: TextReader, calls: Calls) -> Reading[bool]:
         if not (yield from reader.take(self.call)):
@@ -109,6 +121,7 @@ KIMI = Section(
     "<|tool_call_end|>",
     "<|tool_calls_section_end|>",
     prefix="functions.",
+    misspelled=("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
 )
 KIMI_FRAME = Frame(
     opening=(KIMI.opens,),

@@ -34,8 +34,10 @@ _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/~%]+)")
 _OF_ARRAYS = {"type", "items", "minItems", "maxItems"}
 _OF_UNIONS = {"anyOf", "type"}
 _COMMA = ' "," '
-_BETWEEN = re.compile(r"[^{}\[\]<]*")
-_KEY = re.compile(r"([{,]\s*)([^{}\[\],:]*)(?=:)")
+_BETWEEN = re.compile(r"[^{}\[\]<\"]*")
+_IN_QUOTES = re.compile(r"[^\\\"]*")
+# A text between quotes, as in JSON, or what stands before a key without them, and the key.
+_KEY = re.compile(r'("(?:[^\\"]|\\.)*")|([{,]\s*)([^{}\[\],:"]*)(?=:)', re.DOTALL)
 _LONGEST_TEXT = 2**20  # characters
 _MOST_ITEMS = 64  # of a bound: larger ones make the grammar large
 _MOST_LEVELS = 32
@@ -81,6 +83,8 @@ class Notation:
                     return False
                 continue
             reader.at += 1
+            if char == '"' and not (yield from _pass_quotes(reader)):
+                return False
             depth += (char in "{[") - (char in "}]")
             if not depth and char in "}]":
                 return True
@@ -126,7 +130,22 @@ class Notation:
 
 
 def _quoted_key(found: re.Match[str]) -> str:
-    return found[1] + quoted(found[2])
+    key = found[3]
+    return found[1] or found[2] + quoted(key[1:-1] if key and key[0] == key[-1] == "'" else key)
+
+
+def _pass_quotes(reader: TextReader) -> Reading[bool]:
+    """Skip what is left of a text between quotes, as some models write it; False if it does not
+    end.
+    """
+    while char := (yield from reader.pass_all(_IN_QUOTES)):
+        reader.at += 1
+        if char == '"':
+            return True
+        if not (yield from reader.peek()):
+            return False
+        reader.at += 1  # whatever is escaped
+    return False
 
 
 class _SchemaRules:

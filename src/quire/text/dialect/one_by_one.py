@@ -173,7 +173,7 @@ class Spelling:
         if not (yield from self._follows(reader)):
             return False
         opening = "{"
-        while (yield from reader.take(self.key)):
+        while (yield from self._take_again(reader, self.key)):
             key = yield from reader.until(self.named, _LONGEST_KEY)
             if opening == "{":
                 if key is None:
@@ -198,6 +198,13 @@ class Spelling:
         if (yield from reader.take(self.call_ends)):
             reader.use()
         return True
+
+    def _take_again(self, reader: TextReader, mark: str) -> Reading[bool]:
+        """Go past a mark, which models write twice now and then; False if it is not here."""
+        found = yield from reader.take(mark)
+        while found and (yield from reader.take(mark)):
+            pass
+        return found
 
     def _follows(self, reader: TextReader) -> Reading[bool]:
         """Skip white space; whether a separator of arguments follows."""
@@ -238,6 +245,7 @@ class Spelling:
 
         plain = types <= {"string"}
         if self.value:
+            yield from self._take_again(reader, self.named)
             yield from reader.spaces()
             yield from reader.take(self.value)
         if self.margin:

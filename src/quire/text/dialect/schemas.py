@@ -109,6 +109,7 @@ _NAMES: Mapping[type, str] = {
 _ALL = frozenset(_NAMES.values())
 _WORDS = {"boolean": ("True", "False"), "null": ("None",)}
 _UNIONS = ("anyOf", "oneOf")
+_IMPLIED = {"properties": "object", "items": "array"}
 _ABOUT = {
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "minItems", "maxItems"},
@@ -135,6 +136,8 @@ def types_of(schema: object, root: Mapping[str, Any], level: int = 0) -> frozens
             found |= types_of(choice, root, level + 1)
     if not found and (named := values(schema)):
         found = {_NAMES[type(value)] for value in named}
+    if not found:  # as those who write schemas by hand leave it out
+        found = {kind for key, kind in _IMPLIED.items() if key in schema}
     whole = schema.get("allOf")
     for part in whole if not found and isinstance(whole, list) else ():
         narrower = types_of(part, root, level + 1)

@@ -53,7 +53,9 @@ FRAGMENTS = {
     "minicpm5": [
         '<function name="f">', "</function>", '<param name="s">', "</param>", "<![CDATA[", "]]>",
     ],
-    "gemma4": ["<|tool_call>", "<tool_call|>", "call:f{", "call:g{}", "n:5", '<|"|>', "}"],
+    "gemma4": [
+        "<|tool_call>", "<tool_call|>", "call:f{", "call:g{}", "n:5", '<|"|>', "}", '"', "\\",
+    ],
     "lfm2": ["<|tool_call_start|>", "<|tool_call_end|>", "[f(", "a=1", ")", "g()", "]"],
     "apertus": ["<|tools_prefix|>", "<|tools_suffix|>", '[{"f"', ": {}", "}", '{"g": {"a": 1}}'],
     "llama3_json": ["<|python_tag|>", '{"name": "f", "parameters": {"x": [1, {}]}}', "; "],
