@@ -57,6 +57,23 @@ def test_settings_are_the_engine_s_where_none_are_given(
     assert (config.max_num_batched_tokens, config.max_num_seqs) == (tokens, seqs)
 
 
+def test_gpt_oss_is_kept_by_llama_cpp_as_it_is_published() -> None:
+    small = deployed("llamacpp", "gpt-oss-20b", "rtx-3090")
+    assert small.kept.weight_bytes == MODELS["gpt-oss-20b"].weight_bytes
+    with pytest.raises(ConfigError, match="it has: int8, int4, a GGUF file, mxfp4$"):
+        deployed("llamacpp", "minimax-m2", "b200", 2).limits()
+
+
+def test_a_mac_s_gpu_gets_three_quarters_of_its_memory() -> None:
+    mac = deployed("llamacpp", "gemma-4-26b-a4b", "m4-max-64")
+    with pytest.raises(ConfigError, match=r"50\.5 GB can be used; .*--quantization int8 or int4"):
+        mac.limits()
+    rounded = replace(mac, model=mac.rounded("int4"))
+    weights, steps = rounded.kept.weight_bytes, rounded.working_bytes
+    assert rounded.kv_bytes == pytest.approx(48 * GIB - GIB - weights - steps, rel=1e-3)
+    assert deployed("llamacpp", "gpt-oss-20b", "cpu").engine.memory_share(MACHINES["cpu"]) == 1
+
+
 def test_pools_by_each_engine_s_rule() -> None:
     """Llama-3-8B, 16.06 GB of weights, on an H100 of 79.65 GiB."""
     memory, weights = MACHINES["h100"].memory, MODELS["llama-3-8b"].weight_bytes

@@ -259,6 +259,11 @@ class ServingEngine:
                 return one
         raise AssertionError("the last fits all")
 
+    def memory_share(self, machine: Machine) -> float:
+        """Of all memory of a machine that it takes at most."""
+        share: float = self._defaults(machine).get("memory_share", 1.0)
+        return share if machine.is_cpu else self.memory.share
+
     def reserved(self, machine: Machine, tokens: int, machines: int) -> int:
         """Bytes of each machine that it leaves free, for steps of so many tokens."""
         few, many = self._defaults(machine).get("recorded_seqs", (0, 0))
@@ -299,9 +304,10 @@ class ServingEngine:
         if form is not None and form.name not in self.forms:
             unread = self.own_code and model.quire_form is None
             if unread or form.name not in self.stored or machine.kind not in self.stored_kinds:
+                has = dict.fromkeys((*self.possible(machine), *self.stored))
                 raise ConfigError(
                     f"{self.title} keeps no weights in {form.name} on a {machine.name}; it has: "
-                    f"{', '.join((*self.possible(machine), *self.stored)) or 'floats alone'}"
+                    f"{', '.join(has) or 'floats alone'}"
                 )
             if self.stored_products is not None:
                 model = replace(model, form=replace(form, products=self.stored_products))
@@ -347,7 +353,7 @@ class ServingEngine:
         return replace(model, kv_dtype=None, stored_kv=form.stored)
 
 
-_CONDITIONS = ("below_gib", "machines", "recorded_seqs")
+_CONDITIONS = ("below_gib", "machines", "recorded_seqs", "memory_share")
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
