@@ -49,6 +49,14 @@ MUTANTS = (
         f"{_OF_LAB}/simulation/test_published.py::test_kernels_of_prompts_are_launched_layer_by_layer",
     ),
     Mutant(
+        "who does not fit is told no form",
+        f"{_LAB}/simulation/planning/deployment.py",
+        "        if self.model.form is not None:\n            return []\n",
+        "        return []\n",
+        f"{_OF_LAB}/simulation/test_catalogue.py"
+        "::test_what_does_not_fit_is_told_the_forms_in_which_it_would",
+    ),
+    Mutant(
         "buddies are never merged",
         f"{_LAB}/contiguous/buddy.py",
         "        while self._take_out(start ^ (1 << order), order):\n",

@@ -40,7 +40,9 @@ def write(directory: Path, **changes: Any) -> Path:
      ("qwen2.5-0.5b", 0.494), ("qwen2.5-7b", 7.62), ("qwen2.5-72b", 72.7),
      ("llama-3.1-405b", 405.85), ("llama-4-scout", 107.77), ("llama-4-maverick", 400.7),
      ("mixtral-8x22b", 140.62), ("qwen3-235b-a22b", 235.1), ("gpt-oss-120b", 116.83),
-     ("kimi-k2", 1026.4), ("deepseek-v2-lite", 15.71), ("glm-4.5-air", 106.85)],
+     ("kimi-k2", 1026.4), ("deepseek-v2-lite", 15.71), ("glm-4.5-air", 106.85),
+     ("kimi-k2-thinking", 1026.4), ("minimax-m2", 228.7), ("gemma-4-26b-a4b", 25.2),
+     ("glm-4.7-flash", 29.94), ("qwen3.6-27b", 26.9), ("qwen3.6-35b-a3b", 34.66)],
 )  # fmt: skip
 def test_parameters_are_those_that_were_published(name: str, billions: float) -> None:
     assert MODELS[name].num_params == pytest.approx(billions * 1e9, rel=2e-3)
@@ -108,6 +110,7 @@ def test_memory_is_what_drivers_report() -> None:
         "t4": 15360, "rtx-4090": 24564, "rtx-5090": 32607, "rtx-pro-6000": 97887,
         "rtx-6000-ada": 49140, "b300": 275040, "gb300": 284208, "h100-nvl": 95830, "h20": 97871,
         "gh200": 97871, "h100-pcie": 81559, "rtx-3090": 24576, "rtx-a6000": 49140,
+        "dgx-spark": 119.7 * 1024,
     }  # fmt: skip
     for name, size in told.items():
         assert MACHINES[name].memory / 2**20 == pytest.approx(size, rel=0.01), name
@@ -203,6 +206,20 @@ def test_nobody_is_sent_to_a_machine_that_other_engines_are_for() -> None:
     with pytest.raises(ConfigError) as raised:
         Deployment(MODELS["opt-66b"], MACHINES["l4"]).limits()
     assert "tpu" not in str(raised.value)
+
+
+def test_what_does_not_fit_is_told_the_forms_in_which_it_would() -> None:
+    two = Deployment(MODELS["qwen3.6-27b"], MACHINES["rtx-3090"], 2)
+    with pytest.raises(ConfigError) as raised:
+        two.limits()
+    assert "what would fit: --quantization int8 or int4 or w8a8, --tensor-parallel-size 4" in str(
+        raised.value
+    )
+    for form in ("int8", "int4", "w8a8"):
+        assert replace(two, model=two.rounded(form)).limits().num_blocks
+    stored = Deployment(MODELS["kimi-k2-thinking"], MACHINES["h100"], 8)
+    with pytest.raises(ConfigError, match="would fit: --tensor-parallel-size 16"):
+        stored.limits()  # of weights that are rounded already there is no other form
 
 
 def test_what_does_not_fit_is_told_what_would() -> None:

@@ -57,6 +57,28 @@ def test_settings_are_the_engine_s_where_none_are_given(
     assert (config.max_num_batched_tokens, config.max_num_seqs) == (tokens, seqs)
 
 
+def test_gpt_oss_is_kept_by_llama_cpp_as_in_its_files() -> None:
+    """59.02 and 11.27 GiB, as llama-bench tells; 47.4 tokens a second on a Strix Halo."""
+    large = deployed("llamacpp", "gpt-oss-120b", "strix-halo")
+    assert large.kept.weight_bytes == pytest.approx(59.02 * GIB, rel=0.005)
+    small = deployed("llamacpp", "gpt-oss-20b", "rtx-3090")
+    assert small.kept.weight_bytes == pytest.approx(11.27 * GIB, rel=0.005)
+    step = Roofline(large.kept, large.paced, 1, 1).seconds(Work(0, 0, 0, 1, 128))
+    assert 1 / step == pytest.approx(47.4, rel=0.1)
+    with pytest.raises(ConfigError, match="it has: int8, int4, a GGUF file, mxfp4"):
+        deployed("llamacpp", "minimax-m2", "b200", 2).limits()
+
+
+def test_a_mac_s_gpu_gets_three_quarters_of_its_memory() -> None:
+    mac = deployed("llamacpp", "gemma-4-26b-a4b", "m4-max-64")
+    with pytest.raises(ConfigError, match=r"50\.5 GB can be used; .*--quantization int8 or int4"):
+        mac.limits()
+    rounded = replace(mac, model=mac.rounded("int4"))
+    weights, steps = rounded.kept.weight_bytes, rounded.working_bytes
+    assert rounded.kv_bytes == pytest.approx(48 * GIB - GIB - weights - steps, rel=1e-3)
+    assert deployed("llamacpp", "gpt-oss-20b", "cpu").engine.memory_share(MACHINES["cpu"]) == 1
+
+
 def test_pools_by_each_engine_s_rule() -> None:
     """Llama-3-8B, 16.06 GB of weights, on an H100 of 79.65 GiB."""
     memory, weights = MACHINES["h100"].memory, MODELS["llama-3-8b"].weight_bytes

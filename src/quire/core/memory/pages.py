@@ -300,9 +300,8 @@ class SharedPool(BlockPool):
     def __init__(self, pages: SharedPages, span: int, lost: int = 0) -> None:
         self.part = part = PageShare(pages.count, pages.units, span, lost)
         self._own = OwnPages(pages, span)
-        super().__init__(pages.count * part.per_page, part.num_units)
+        super().__init__(pages.count * part.per_page, part.num_units, self._own)
         self._pages = pages
-        self._blank = self._own
 
     @property
     def num_free(self) -> int:

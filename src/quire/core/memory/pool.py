@@ -81,8 +81,12 @@ class BlockPool:
         there is no view that wants them.
     """
 
-    def __init__(self, num_blocks: int, num_ids: int | None = None) -> None:
-        """num_ids: one more than the highest number of a block; None: they are numbered through."""
+    def __init__(
+        self, num_blocks: int, num_ids: int | None = None, blank: BlankBlocks | None = None
+    ) -> None:
+        """num_ids: one more than the highest number of a block; None: they are numbered through.
+        blank: who has the blank ones; None: a stack, of which block 0 goes first.
+        """
         self.num_blocks = num_blocks
         ids = num_blocks if num_ids is None else num_ids
         self.ref_counts = [0] * ids
@@ -98,8 +102,7 @@ class BlockPool:
         self._num_evicted = 0
         self._taking = (0.0, -1, 0)  # the same of those that were evicted last
         self.taker = -1
-        # A stack: block 0 goes first.
-        self._blank: BlankBlocks = list(reversed(range(num_blocks)))
+        self._blank: BlankBlocks = [*reversed(range(num_blocks))] if blank is None else blank
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
         self.kept = KeptBlocks(num_blocks)
         self._until = self.kept.until  # empty, most often

@@ -41,6 +41,8 @@ from quire.models.shape.windows import ATTENTION_KINDS, windows_in_force, window
 
 _SHOWN = 4  # fields of one kind that a refusal names
 _MOST_LAYERS = 10_000  # each is looked at
+_UNDERSTOOD_SOMEWHERE = UNDERSTOOD | OF_EXPERTS | OF_LATENTS | OF_STATES
+"""Fields that some family has: of a family that is not known, only others are worth naming."""
 
 
 def read_shape(path: Path, overrides: Mapping[str, Any] | None = None) -> ModelShape:
@@ -233,7 +235,7 @@ def _known_family(fields: ConfigFields) -> FamilyFacts:
     architectures = fields.values.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     family = find_family(architecture, model_type)
-    understood = UNDERSTOOD if family is None else _understood(family)
+    understood = _UNDERSTOOD_SOMEWHERE if family is None else _understood(family)
     found: dict[str, list[str]] = {}
     for name in fields.values:
         if name not in understood and not is_neutral(name, fields.values):

@@ -230,6 +230,16 @@ def test_deepseek_is_planned_and_what_is_more_is_refused(
     assert "copy of the file" in line
 
 
+def test_of_a_family_that_is_not_known_what_no_family_has_is_named(tmp_path: Path) -> None:
+    """DeepSeek-V3.2: its experts and its latents are as others', its index is not."""
+    index = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048}
+    named = {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"}
+    with pytest.raises(ModelError) as raised:
+        read_shape(write(tmp_path, DEEPSEEK, **named, **index))
+    told = "latent attention (index_head_dim, index_n_heads, index_topk); the layers of model_type"
+    assert f"not simulated yet: {told} 'deepseek_v32'. A field" in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

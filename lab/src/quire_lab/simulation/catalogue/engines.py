@@ -192,7 +192,8 @@ class ServingEngine:
 
     forms, kv: by the names that ``--quantization`` and ``--kv-cache-dtype`` have for them.
     stored: how checkpoints may be rounded. stored_as: the forms that some of them are, where those
-    are not on all machines. stored_products: of which type, whatever a file says.
+    are not on all machines. stored_products: of which type, whatever a file says. stored_floats: by
+    form, bytes of a weight that the checkpoint leaves in floats, in files of the engine's own.
     kv_default: of keys and values; "": the model's, or what the checkpoint asks for.
     defaults: settings, by machine; the first that fits one is its.
     not_measured: what a plan takes from Quire or from nobody. attained: of GPUs; the first that is
@@ -213,6 +214,7 @@ class ServingEngine:
     stored_kinds: tuple[str, ...] = ("cpu", "gpu")
     stored_as: Mapping[str, str] = field(default_factory=dict)
     stored_products: str | None = None
+    stored_floats: Mapping[str, float] = field(default_factory=dict)
     kv_default: str = ""
     own_code: bool = False  # of models, of which some have none
     one_gpu: bool = False
@@ -259,6 +261,11 @@ class ServingEngine:
                 return one
         raise AssertionError("the last fits all")
 
+    def memory_share(self, machine: Machine) -> float:
+        """Of all memory of a machine that it takes at most."""
+        share: float = self._defaults(machine).get("memory_share", 1.0)
+        return share if machine.is_cpu else self.memory.share
+
     def reserved(self, machine: Machine, tokens: int, machines: int) -> int:
         """Bytes of each machine that it leaves free, for steps of so many tokens."""
         few, many = self._defaults(machine).get("recorded_seqs", (0, 0))
@@ -299,13 +306,25 @@ class ServingEngine:
         if form is not None and form.name not in self.forms:
             unread = self.own_code and model.quire_form is None
             if unread or form.name not in self.stored or machine.kind not in self.stored_kinds:
+                has = dict.fromkeys((*self.possible(machine), *self.stored))
                 raise ConfigError(
                     f"{self.title} keeps no weights in {form.name} on a {machine.name}; it has: "
-                    f"{', '.join((*self.possible(machine), *self.stored)) or 'floats alone'}"
+                    f"{', '.join(has) or 'floats alone'}"
                 )
-            if self.stored_products is not None:
-                model = replace(model, form=replace(form, products=self.stored_products))
+            form = replace(form, products=self.stored_products or form.products)
+            model = replace(model, form=self._with_floats(form, model.dtype))
         return self._with_kv(model, machine)
+
+    def _with_floats(self, form: WeightForm, dtype: str) -> WeightForm:
+        """With what files of its own have where the checkpoint has floats."""
+        size, floats = self.stored_floats.get(form.name), BYTES[dtype]
+        if size is None:
+            return form
+        attention, mlp, experts, head = (
+            size if one == floats else one
+            for one in (form.attention, form.mlp, form.experts, form.head)
+        )
+        return WeightForm(form.name, attention, mlp, experts, head, form.products, size)
 
     def rounded(self, model: ModelShape, name: str, machine: Machine) -> ModelShape:
         """The model with rounded weights. ConfigError, by name: it has no such form there."""
@@ -347,7 +366,7 @@ class ServingEngine:
         return replace(model, kv_dtype=None, stored_kv=form.stored)
 
 
-_CONDITIONS = ("below_gib", "machines", "recorded_seqs")
+_CONDITIONS = ("below_gib", "machines", "recorded_seqs", "memory_share")
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:

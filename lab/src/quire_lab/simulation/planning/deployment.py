@@ -276,7 +276,7 @@ class Deployment:
         """Bytes that may be used at all, over all machines."""
         machine, engine, machines = self.machine, self.engine, self.tensor_parallel
         if engine is not None:
-            share = 1.0 if machine.is_cpu else engine.memory.share
+            share = engine.memory_share(machine)
             left = engine.reserved(machine, self.config.max_num_batched_tokens, machines)
             return (int(machine.memory * share) - left) * machines
         share = 1.0 if machine.is_cpu else self.config.gpu_memory_utilization
@@ -315,17 +315,31 @@ class Deployment:
             f"{model.name} does not fit {self.tensor_parallel} x {machine.name}: its weights take "
             f"{weights}, and {total / GB:.1f} GB can be used"
         )
-        fits = [
-            f"--tensor-parallel-size {n}" for n in (2, 4, 8, 16, 32, 64) if self._fits(machine, n)
-        ][:1]
+        forms = self._forms_that_fit()
+        fits = [f"--quantization {' or '.join(forms)}"] if forms else []
+        wider = (n for n in (2, 4, 8, 16, 32, 64) if n > self.tensor_parallel)
+        fits += [f"--tensor-parallel-size {n}" for n in wider if self._fits(machine=machine, n=n)][
+            :1
+        ]
         like = (other for other in MACHINES.values() if other.is_tpu <= machine.is_tpu)
-        fits += [other.name for other in like if self._fits(other, 1)]
+        fits += [other.name for other in like if self._fits(machine=other, n=1)]
         fits = [*fits[:_SHOWN], *(["and larger ones"] if len(fits) > _SHOWN else [])]
         return f"{text}; what would fit: {', '.join(fits) or 'none of the known machines'}"
 
-    def _fits(self, machine: Machine, parallel: int) -> bool:
+    def _forms_that_fit(self) -> list[str]:
+        """In which the weights would fit these machines, where the checkpoint has floats."""
+        if self.model.form is not None:
+            return []
+        own = self.machine.forms if self.engine is None else self.engine.possible(self.machine)
+        return [
+            name
+            for name in own
+            if self._fits(model=self.rounded(name), machine=self.machine, n=self.tensor_parallel)
+        ]
+
+    def _fits(self, *, machine: Machine, n: int, model: ModelShape | None = None) -> bool:
         try:
-            other = replace(self, machine=machine, tensor_parallel=parallel)
+            other = replace(self, model=model or self.model, machine=machine, tensor_parallel=n)
             return other._usable_bytes > 1.05 * other._taken_bytes
         except ConfigError:
             return False
