@@ -1,6 +1,5 @@
 """What crosses between those who decide and those who carry out: values, and no scheduler."""
 
-from quire.core.protocol.behind import Behind, last_of
 from quire.core.protocol.decision import (
     Decision,
     PreemptionMode,
@@ -38,7 +37,6 @@ __all__ = [
     "NOBODY",
     "TO_DRAFT",
     "Adapter",
-    "Behind",
     "Chunk",
     "Decision",
     "Decoders",
@@ -73,7 +71,6 @@ __all__ = [
     "Work",
     "column_biases",
     "confirmed",
-    "last_of",
     "seen",
     "work_of",
 ]
