@@ -24,6 +24,7 @@ from lives.script import (
     Turn,
 )
 from lives.texts import EOS, VOCAB, Answer, Beam, Text, beams_of, score, vector
+from quire.blocks.events.events import BlockEvent, BlockEvents
 from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueTimeoutError, RequestError, SessionBusyError
 from quire.core.memory import (
@@ -40,9 +41,9 @@ from quire.core.memory import (
 from quire.core.protocol import Request, SamplingParams, SoftCut, Step
 from quire.core.scheduling import (
     BatchLimits,
-    BlockEvent,
     Caching,
     Capability,
+    Hooks,
     Queueing,
     Recovery,
     Ring,
@@ -123,10 +124,12 @@ class Listener(Capability):
     def __init__(self, hear: Callable[[Sequence[BlockEvent]], None]) -> None:
         self.hear = hear
 
+    def engine_begins(self, scheduler: Scheduler, hooks: Hooks) -> None:
+        self.events = BlockEvents.of(scheduler)
+
     def contents_change(self, scheduler: Scheduler) -> None:
-        cache = scheduler.prefix_cache
-        if cache is not None and cache.events is not None:
-            self.hear(cache.events.take())
+        if self.events is not None:
+            self.hear(self.events.take())
 
 
 class Run(Capability):
@@ -183,7 +186,7 @@ class Run(Capability):
         size, stops = settings.block_size, None
         if settings.states:
             stops = SnapshotStops(settings.every * size, size, settings.every * size)
-        caching = Caching(self.source, settings.watched, stops) if settings.caching else None
+        caching = Caching(self.source, stops) if settings.caching else None
         return Scheduler(
             allocator,
             BatchLimits(settings.seqs, settings.step_tokens, settings.slots),

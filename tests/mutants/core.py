@@ -1151,7 +1151,7 @@ MUTANTS = (
     ),
     Mutant(
         "a block's parent is one too late",
-        f"{_SCHEDULING}/block_events.py",
+        "src/quire/blocks/events/events.py",
         "sequence.parent_hash(first, size)",
         "names[first]",
         _LIVES,

@@ -55,7 +55,6 @@ class EngineLimits:
     max_sessions_per_client: int
     max_queue_time: float | None
     max_loras: int  # 0: there are no adapters
-    kv_events: bool  # whether changes of the prefix cache are published
 
     def values(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -66,7 +65,9 @@ class EngineLimits:
         """Of what ``values`` gave. ConfigError if it is something else."""
         try:
             groups = map(KVGroup.of_values, values["kv_groups"])
-            return cls(**{**values, "kv_groups": tuple(groups)})
+            own = {**values, "kv_groups": tuple(groups)}
+            own.pop("kv_events", None)  # records have had it
+            return cls(**own)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"these are not the limits of an engine: {error}") from None
 
@@ -185,7 +186,7 @@ class EngineLimits:
         stops = None
         if states is not None and states.state is not None:
             stops = SnapshotStops(states.state.every, self.block_size, states.state.decoding)
-        caching = Caching(source, self.kv_events, stops)
+        caching = Caching(source, stops)
         return Scheduler(
             self.allocator(),
             batch,

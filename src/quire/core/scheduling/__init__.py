@@ -2,13 +2,6 @@
 
 from quire.core.scheduling.adapters import AdapterSlots
 from quire.core.scheduling.admission import BatchLimits, LookupWatcher
-from quire.core.scheduling.block_events import (
-    AllBlocksCleared,
-    BlockEvent,
-    BlockEvents,
-    BlocksRemoved,
-    BlocksStored,
-)
 from quire.core.scheduling.capability import Capability, Hooks
 from quire.core.scheduling.preemption import Recovery
 from quire.core.scheduling.prefix_cache import Caching
@@ -20,12 +13,7 @@ from quire.core.scheduling.sessions.sessions import SessionLimits
 
 __all__ = [
     "AdapterSlots",
-    "AllBlocksCleared",
     "BatchLimits",
-    "BlockEvent",
-    "BlockEvents",
-    "BlocksRemoved",
-    "BlocksStored",
     "Caching",
     "Capability",
     "Hooks",
