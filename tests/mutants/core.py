@@ -770,7 +770,7 @@ MUTANTS = (
     # -- sessions ------------------------------------------------------------------------------
     Mutant(
         "an aborted turn keeps blocks of a step that is under way",
-        f"{_SCHEDULING}/sessions/session.py",
+        f"{_SCHEDULING}/session.py",
         "if invalid or unfinished:",
         "if invalid:",
         _LIVES,
@@ -798,21 +798,21 @@ MUTANTS = (
     ),
     Mutant(
         "a turn pays for the time before it",
-        f"{_SCHEDULING}/sessions/session.py",
+        f"{_SCHEDULING}/session.py",
         "            turn.memory.block_seconds -= charge\n",
         "",
         _LIVES,
     ),
     Mutant(
         "hashes of before a cut are used after it",
-        f"{_SCHEDULING}/sessions/session.py",
+        f"{_SCHEDULING}/session.py",
         "        sequence.block_hashes = []\n",
         "",
         f"{_SESSIONS}::test_cuts_and_recomputes",
     ),
     Mutant(
         "a recompute loses the sinks",
-        f"{_SCHEDULING}/sessions/sessions.py",
+        "src/quire/capabilities/sessions.py",
         "return [*history[:sinks], *history[first:]]",
         "return [*history[first:]]",
         f"{_SESSIONS}::test_cuts_and_recomputes",
@@ -826,7 +826,7 @@ MUTANTS = (
     ),
     Mutant(
         "a session keeps all its events",
-        f"{_SCHEDULING}/sessions/session.py",
+        "src/quire/capabilities/sessions.py",
         "deque(maxlen=_EVENTS_KEPT)",
         "deque()",
         f"{_SESSIONS}::test_a_session_keeps_its_latest_events_only",
@@ -848,7 +848,7 @@ MUTANTS = (
     ),
     Mutant(
         "soft cuts stay where they were when their tokens move",
-        f"{_SCHEDULING}/sessions/session.py",
+        f"{_SCHEDULING}/session.py",
         "cut._replace(position=cut.position - moved)",
         "cut",
         f"{_CUTS}::test_cuts_go_where_their_tokens_go",

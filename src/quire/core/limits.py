@@ -27,9 +27,7 @@ from quire.core.scheduling import (
     Caching,
     Queueing,
     Recovery,
-    Ring,
     Scheduler,
-    SessionLimits,
 )
 
 
@@ -191,19 +189,9 @@ class EngineLimits:
             self.allocator(),
             batch,
             Queueing(SchedulingPolicy(self.scheduling_policy), self.max_queue_time),
-            SessionLimits(
-                self.max_num_sessions, self.max_sessions_per_client, self._ring(), states is None
-            ),
             Recovery(PreemptionMode(self.preemption_mode), costs),
             caching if self.enable_prefix_caching else None,
         )
-
-    def _ring(self) -> Ring:
-        size, windows = self.max_model_len, [kv_group.window for kv_group in self.kv_groups]
-        window = windows[0] if windows else None
-        if size is None and window is not None:
-            size = window.sinks + window.tokens
-        return Ring(self.attention_sinks, size)
 
 
 def _are_in(paged: Sequence[PagedAllocator]) -> Callable[[BlockHash], bool]:

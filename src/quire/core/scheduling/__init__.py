@@ -8,8 +8,7 @@ from quire.core.scheduling.prefix_cache import Caching
 from quire.core.scheduling.request_queue import Queueing, WaitEstimate
 from quire.core.scheduling.scheduler import Scheduler
 from quire.core.scheduling.sequence import MemoryStory, SequenceGroup
-from quire.core.scheduling.sessions.session import Ring, Session, SessionEvent, SessionVerb
-from quire.core.scheduling.sessions.sessions import SessionLimits
+from quire.core.scheduling.session import Session
 
 __all__ = [
     "AdapterSlots",
@@ -21,12 +20,8 @@ __all__ = [
     "MemoryStory",
     "Queueing",
     "Recovery",
-    "Ring",
     "Scheduler",
     "SequenceGroup",
     "Session",
-    "SessionEvent",
-    "SessionLimits",
-    "SessionVerb",
     "WaitEstimate",
 ]

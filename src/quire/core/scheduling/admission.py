@@ -19,7 +19,6 @@ from quire.core.scheduling.preemption import Preemption, Shortage
 from quire.core.scheduling.prefix_cache import PrefixCache
 from quire.core.scheduling.scores import ScoredBlocks
 from quire.core.scheduling.sequence import SequenceGroup, Status
-from quire.core.scheduling.sessions.session import Session
 
 
 @dataclass
@@ -268,17 +267,3 @@ def _refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> No
                 room = bisect_left(range(1, known + 1), True, key=never)
                 raise ContextLengthError(text, name, known, room, room)
             raise RequestError(text, name)
-
-
-def refuse_as_turn(request: Request, session: Session) -> None:
-    """RequestError for what a session's one sequence cannot do."""
-    params = request.params
-    if params.use_beam_search:
-        raise RequestError("a session has one sequence: no beam search", "use_beam_search")
-    if params.width != 1:
-        field = "n" if params.n != 1 else "best_of"
-        raise RequestError(f"a session has one sequence: {field} must be 1", field)
-    if params.prompt_logprobs is not None:
-        raise RequestError("prompt_logprobs cannot be had in a session", "prompt_logprobs")
-    if not session.history:
-        raise RequestError("append something to the session before it generates", "session_id")

@@ -17,7 +17,7 @@ from quire.core.protocol.step import Step
 from quire.core.scheduling.invalidation import PhysicalBlock
 from quire.core.scheduling.request_queue import RequestQueue
 from quire.core.scheduling.sequence import SequenceGroup, Status
-from quire.core.scheduling.sessions.sessions import Sessions
+from quire.core.scheduling.sessions import Sessions
 
 
 @dataclass(frozen=True)
