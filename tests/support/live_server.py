@@ -17,9 +17,10 @@ from openai import OpenAI
 
 import quire
 from quire.capabilities.misses import MissFinder
+from quire.capabilities.pooling.pooler import Pooler
 from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Pooler, PreemptionMode
+from quire.core.protocol import PreemptionMode
 from quire.core.scheduling import Scheduler
 from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine, ExecutorTraits

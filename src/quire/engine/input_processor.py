@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import Grammars
+from quire.capabilities.pooling.pooler import Pooler
 from quire.capabilities.sessions import OpenSession
 from quire.core.errors import (
     ConfigError,
@@ -20,7 +21,7 @@ from quire.core.errors import (
     UnknownAdapterError,
     shown,
 )
-from quire.core.protocol import Adapter, Origin, Pooler, PoolingParams, Request, SamplingParams
+from quire.core.protocol import Adapter, Origin, PoolingParams, Request, SamplingParams
 from quire.core.protocol.parameters import check_integer, check_token_ids
 from quire.text.bad_words import bad_word_ids
 from quire.text.begun import Begun, ChatPrompt, begun_in

@@ -8,7 +8,7 @@ from quire.core.protocol.decision import (
     Verdict,
 )
 from quire.core.protocol.executor import Executor, Parts, PendingStep, Roster
-from quire.core.protocol.pooling import Pooler, Pooling, PoolingParams
+from quire.core.protocol.pooling import Pooling, PoolingParams
 from quire.core.protocol.request import KEPT_SECONDS, Adapter, FinishReason, Origin, Request
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.core.protocol.soft_cut import SoftCut, column_biases
@@ -48,7 +48,6 @@ __all__ = [
     "Outcome",
     "Parts",
     "PendingStep",
-    "Pooler",
     "Pooling",
     "PoolingParams",
     "PreemptionMode",

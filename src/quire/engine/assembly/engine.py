@@ -22,13 +22,14 @@ from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.misses import MissFinder
 from quire.capabilities.pooling.files import bytes_of, read_pooler
+from quire.capabilities.pooling.pooler import Pooler
 from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
 from quire.core.errors import DOCTOR, ConfigError, ModelError
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
-from quire.core.protocol import Pooler, RecoveryCosts
+from quire.core.protocol import RecoveryCosts
 from quire.core.scheduling import Scheduler
 from quire.engine.assembly.centring import with_centred_keys
 from quire.engine.assembly.draft import draft_share, load_draft
