@@ -116,7 +116,7 @@ def test_whatever_is_asked_next_closes_it(verb: str) -> None:
         "close": lambda: sessions.end("new"),
         "open": lambda: sessions.open("third"),
     }[verb]()
-    left = {session.session_id for session in managed.sessions.all()}
+    left = {one.request.request_id for one in managed.engine.scheduler.sessions.resting()}
     assert left == {"open": {"new", "third"}, "close": set()}.get(verb, {"new"})
     if verb in ("append", "hard_cut", "recompute", "soft_cut"):
         managed.now += TIMEOUT - 1  # from when it was used last
