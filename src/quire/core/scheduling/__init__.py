@@ -5,7 +5,7 @@ from quire.core.scheduling.admission import BatchLimits, LookupWatcher
 from quire.core.scheduling.capability import Capability, Hooks
 from quire.core.scheduling.preemption import Recovery
 from quire.core.scheduling.prefix_cache import Caching
-from quire.core.scheduling.request_queue import Queueing, WaitEstimate
+from quire.core.scheduling.request_queue import Queueing
 from quire.core.scheduling.scheduler import Scheduler
 from quire.core.scheduling.sequence import MemoryStory, SequenceGroup
 from quire.core.scheduling.session import Session
@@ -23,5 +23,4 @@ __all__ = [
     "Scheduler",
     "SequenceGroup",
     "Session",
-    "WaitEstimate",
 ]

@@ -15,7 +15,7 @@ from quire.core.protocol.decision import Decision, Verdict
 from quire.core.protocol.request import Request
 from quire.core.protocol.step import Step
 from quire.core.scheduling.decoding import LiveGroups
-from quire.core.scheduling.preemption import Preemption, Shortage
+from quire.core.scheduling.preemption import Shortage
 from quire.core.scheduling.prefix_cache import PrefixCache
 from quire.core.scheduling.scores import ScoredBlocks
 from quire.core.scheduling.sequence import SequenceGroup, Status
@@ -102,7 +102,6 @@ class Admission:
         self,
         allocator: KVAllocator,
         live: LiveGroups,
-        preemption: Preemption,
         scored: ScoredBlocks,
         cache: PrefixCache | None,
     ) -> None:
@@ -111,7 +110,6 @@ class Admission:
         self._allocator = allocator
         self._unit = allocator.unit
         self._live = live
-        self._preemption = preemption
         self._scored = scored
         self._cache = cache
 
@@ -128,12 +126,14 @@ class Admission:
 
     def _resume(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
         headroom = running + group.width if running else 0
-        moves = self._preemption.restore(group, headroom)
+        moves = self._allocator.swap_in(group.tables(), headroom)
         if moves is None:
             needed = self._allocator.blocks_to_swap_in(group.tables(), headroom)
             why, free = f"not enough free {self._unit} to swap in", self._allocator.num_free_blocks
             return Shortage(why, needed, free, unit=self._unit)
         step.moves.extend(moves)
+        group.status = Status.RUNNING
+        group.memory.swapped_blocks += len(moves)
         if self._cache is not None:
             self._cache.restored(group)
         why = f"{len(moves)} blocks swapped in"
