@@ -22,21 +22,15 @@ from quire.core.protocol.request import Adapter
 class AdapterSlots:
     """At most ``most`` adapters at once; None: as many as there are requests.
 
-    In each step newcomers are looked at in their order, until one must wait for something else.
-
     ready: those whose weights are in memory; None: all are.
     wanted: those that newcomers waited for in the last step, in order of rank. As many of
         them as there are free slots will begin as soon as they are ready.
-    closed: those that no more newcomers begin with in this step.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self.most = most
         self.ready: Container[Adapter] | None = None
         self.wanted: list[Adapter] = []
-        self.closed: set[Adapter] = set()
-        self._num_kept = 0  # free ones, for those who will be here soon
-        self._num_promised = 0  # slots in use, to those who wait
         self._users: dict[Adapter, int] = {}  # groups that have begun; the longest used first
 
     @property
@@ -54,10 +48,18 @@ class AdapterSlots:
         if not self._users[adapter]:
             del self._users[adapter]
 
-    def begin(self) -> None:
-        """Another step."""
-        self.wanted, self.closed = [], set()
-        self._num_kept = self._num_promised = 0
+
+class SlotsOfAStep:
+    """Who may begin in one step: newcomers are looked at in their order, until one must wait.
+
+    closed: adapters that no more newcomers begin with in this step.
+    """
+
+    def __init__(self, slots: AdapterSlots) -> None:
+        self.closed: set[Adapter] = set()
+        self._slots = slots
+        self._num_kept = 0  # free ones, for those who will be here soon
+        self._num_promised = 0  # slots in use, to those who wait
 
     def passes(self, request_id: str, adapter: Adapter, decisions: list[Decision]) -> bool:
         """Whether a newcomer must wait for its adapter, and so those behind it may pass."""
@@ -69,18 +71,18 @@ class AdapterSlots:
 
     def _why_not(self, adapter: Adapter) -> str | None:
         """Why a newcomer must wait for its adapter, which is closed then; None: it may begin."""
-        in_use = self.in_use
+        slots, in_use = self._slots, self._slots.in_use
         if adapter in in_use:
             return None
-        if self.most is not None and len(in_use) + self._num_kept >= self.most:
-            why = f"waits for a slot: {len(in_use)} of {self.most} in use"
+        if slots.most is not None and len(in_use) + self._num_kept >= slots.most:
+            why = f"waits for a slot: {len(in_use)} of {slots.most} in use"
             self.closed.update(in_use[self._num_promised :][:1])
             self._num_promised += 1
-        elif self.ready is not None and adapter not in self.ready:
+        elif slots.ready is not None and adapter not in slots.ready:
             why = "is being read"
             self._num_kept += 1
         else:
             return None
         self.closed.add(adapter)
-        self.wanted.append(adapter)
+        slots.wanted.append(adapter)
         return f"adapter {adapter.name} {why}"

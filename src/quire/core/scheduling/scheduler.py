@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from quire.core.errors import RequestError
 from quire.core.memory import KVAllocator, MoveKind
 from quire.core.protocol import Decision, Request, Step, StepResult, Verdict
-from quire.core.scheduling.adapters import AdapterSlots
+from quire.core.scheduling.adapters import AdapterSlots, SlotsOfAStep
 from quire.core.scheduling.admission import (
     Admission,
     BatchLimits,
@@ -374,14 +374,13 @@ class Scheduler:
     def _admit_waiting(self, step: Step, budget: int) -> int:
         """Let in those that wait, in the queue's order; the budget left over."""
         queue, preemption, adapters = self.queue, self._preemption, self.adapters
-        running = queue.num_running_seqs
-        adapters.begin()
-        while budget and (group := queue.first(adapters.closed)) is not None:
+        running, slots, adapters.wanted = queue.num_running_seqs, None, []
+        while budget and (group := queue.first(slots.closed if slots else ())) is not None:
             adapter = None if group.begun else group.request.adapter
-            if adapter is not None and adapters.passes(
-                group.request.request_id, adapter, step.decisions
-            ):
-                continue
+            if adapter is not None:
+                slots = slots or SlotsOfAStep(adapters)
+                if slots.passes(group.request.request_id, adapter, step.decisions):
+                    continue
             # Three ways out: too many sequences, too few blocks to come in, or (further down) its
             # own blocks but none for the next token. Those behind wait in all of them: to let a
             # smaller one pass would let such pass for ever.
