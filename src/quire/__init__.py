@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quire.core import moved
+from quire import moved
 from quire.core.version import __version__
 
 if TYPE_CHECKING:

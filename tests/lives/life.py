@@ -24,7 +24,8 @@ from lives.script import (
     Turn,
 )
 from lives.texts import EOS, VOCAB, Answer, Beam, Text, beams_of, score, vector
-from quire.capabilities.sessions import SessionManager
+from quire.blocks.events.events import BlockEvent, BlockEvents
+from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.core.errors import EngineError, QueueTimeoutError, RequestError, SessionBusyError
 from quire.core.memory import (
     KeptState,
@@ -40,15 +41,13 @@ from quire.core.memory import (
 from quire.core.protocol import Request, SamplingParams, SoftCut, Step
 from quire.core.scheduling import (
     BatchLimits,
-    BlockEvent,
     Caching,
     Capability,
+    Hooks,
     Queueing,
     Recovery,
-    Ring,
     Scheduler,
     SequenceGroup,
-    SessionLimits,
 )
 from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine, ExecutorTraits
@@ -123,10 +122,12 @@ class Listener(Capability):
     def __init__(self, hear: Callable[[Sequence[BlockEvent]], None]) -> None:
         self.hear = hear
 
+    def engine_begins(self, scheduler: Scheduler, hooks: Hooks) -> None:
+        self.events = BlockEvents.of(scheduler)
+
     def contents_change(self, scheduler: Scheduler) -> None:
-        cache = scheduler.prefix_cache
-        if cache is not None and cache.events is not None:
-            self.hear(cache.events.take())
+        if self.events is not None:
+            self.hear(self.events.take())
 
 
 class Run(Capability):
@@ -154,11 +155,16 @@ class Run(Capability):
         self.device.during = self._during
         self.device.fault = self._fault
         hooks: Any = self  # has those of a Speculation
+        rules = SessionRules(
+            why_no_soft_cuts="there are states" if settings.states else None,
+            max_num_sessions=8,
+            ring=Ring(settings.sinks),
+        )
         events: Any = Listener(self.hear) if settings.watched else None
         self.engine = Engine(
             self.scheduler, self.device, _PROCESSOR, ExecutorTraits(run_ahead=settings.ahead),
             capabilities=Capabilities(
-                SessionManager(clock=lambda: self.now), speculation=hooks, events=events
+                SessionManager(rules, lambda: self.now), speculation=hooks, events=events
             ),
             clock=lambda: self.now,
         )  # fmt: skip
@@ -183,12 +189,11 @@ class Run(Capability):
         size, stops = settings.block_size, None
         if settings.states:
             stops = SnapshotStops(settings.every * size, size, settings.every * size)
-        caching = Caching(self.source, settings.watched, stops) if settings.caching else None
+        caching = Caching(self.source, stops) if settings.caching else None
         return Scheduler(
             allocator,
             BatchLimits(settings.seqs, settings.step_tokens, settings.slots),
             Queueing(settings.policy, settings.max_queue_time),
-            SessionLimits(8, ring=Ring(settings.sinks), soft_cuts=not settings.states),
             Recovery(settings.mode, settings.costs),
             caching,
         )
@@ -268,7 +273,7 @@ class Run(Capability):
                 name = event.session
                 self.engine.sessions.open(name, event.salt, event.client, event.adapter)
                 self.sessions[name] = Account()
-                self.groups.append(self.scheduler.sessions.get(name).resting)
+                self.groups.append(self.engine.sessions.get(name).resting)
         elif isinstance(event, Cut):
             if event.session in self.sessions:
                 self._cut(event, self.sessions[event.session])
@@ -363,10 +368,10 @@ class Run(Capability):
             verb = lambda: sessions.recompute(name, event.last)  # noqa: E731
         else:
             verb = lambda: sessions.end(name)  # noqa: E731
-        session, held = self.scheduler.sessions.get(name), self._held_by(name)
+        session, held = self.engine.sessions.get(name), self._held_by(name)
         before = sum(one.device.num_held for one in self.oracle.kv_groups)
         busy = account.turn is not None
-        if busy and self.scheduler.sessions.get(name).turn is None:
+        if busy and self.engine.sessions.get(name).turn is None:
             return  # it has expired in this very step, of which nobody has been told
         try:
             verb()
@@ -401,7 +406,7 @@ class Run(Capability):
 
     def _held_by(self, session: str) -> int:
         """Device blocks that nobody else holds."""
-        group, allocator = self.scheduler.sessions.get(session).resting, self.scheduler.allocator
+        group, allocator = self.engine.sessions.get(session).resting, self.scheduler.allocator
         if group.status.value == "swapped":
             return 0
         return sum(

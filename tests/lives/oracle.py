@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from lives.device import Device
 from lives.replay import Replay
+from quire.blocks.events.events import BlockEvent
 from quire.core.memory import (
     LayeredAllocator,
     MoveKind,
@@ -15,7 +16,7 @@ from quire.core.memory import (
     StateAllocator,
 )
 from quire.core.protocol import Chunk, Step, StepResult, Verdict
-from quire.core.scheduling import BlockEvent, Scheduler, SequenceGroup
+from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.decoding import OnToken
 from quire.core.scheduling.fair import FairQueue
 from support.invariants import check_allocator, check_pages, check_states

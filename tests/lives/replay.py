@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from quire.blocks.events.events import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 from quire.core.memory import hash_blocks, root_hash
-from quire.core.scheduling import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 
 
 class Replay:

@@ -135,35 +135,35 @@ MUTANTS = (
     Mutant(
         "an idle session expires a moment too late",
         _SESSIONS,
-        "self._clock() - since < self.rules.timeout",
-        "self._clock() - since <= self.rules.timeout",
+        "self._clock() - session.idle_since >= timeout",
+        "self._clock() - session.idle_since > timeout",
         f"{_OF_SESSIONS}::test_an_idle_session_is_gone_once_its_time_is_over",
     ),
     Mutant(
         "an expired session is found until it is swept",
         _SESSIONS,
-        "        if not self._is_open(session_id):\n            raise self.unknown(session_id)\n",
-        "",
+        "        if session is None or self._has_expired(session):\n",
+        "        if session is None:\n",
         f"{_OF_SESSIONS}::test_an_idle_session_is_gone_once_its_time_is_over",
     ),
     Mutant(
         "an expired session is never swept",
         _SESSIONS,
-        "for session_id in [one for one in self._idle_since if not self._is_open(one)]:",
-        "for session_id in ():",
+        "for session in [one for one in self._sessions.values() if self._has_expired(one)]:",
+        "for session in ():",
         f"{_OF_SESSIONS}::test_whatever_is_asked_next_closes_it",
     ),
     Mutant(
         "a busy session expires",
         _SESSIONS,
-        "        self._idle_since[session_id] = math.inf\n",
+        "        self.idle_since = math.inf\n",
         "",
         f"{_OF_SESSIONS}::test_a_busy_session_never_expires_and_is_idle_from_its_turn_s_end",
     ),
     Mutant(
         "an aborted turn leaves its session busy",
-        "src/quire/core/scheduling/sessions/session.py",
-        "        self.when_idle()\n",
+        _SESSIONS,
+        "        self.note(SessionVerb.END, request_id)\n",
         "",
         f"{_OF_SESSIONS}::test_a_busy_session_never_expires_and_is_idle_from_its_turn_s_end",
     ),
@@ -184,10 +184,9 @@ MUTANTS = (
     Mutant(
         "a history is shortened though its turn is refused",
         _SESSIONS,
-        "        return session.history if shortened is None else shortened\n",
-        "        if shortened is not None:\n"
-        "            self._scheduler.sessions.restart(session_id, shortened)\n"
-        "        return session.history if shortened is None else shortened\n",
+        "        return self._kept(session, last_n + session.num_input)\n",
+        "        session.restart(self._kept(session, last_n + session.num_input))\n"
+        "        return session.history\n",
         f"{_OF_SESSIONS}::test_without_a_window_a_session_that_recomputes_never_ends",
     ),
     Mutant(

@@ -421,7 +421,7 @@ MUTANTS = (
     Mutant(
         "one KV group grows though another cannot",
         f"{_MEMORY}/layered.py",
-        "return all(need(one).blocks <= one.num_free_blocks for one in self.kv_groups)",
+        "return all(need(one).blocks <= one.device.num_free for one in self.kv_groups)",
         "return any(need(one).blocks <= one.num_free_blocks for one in self.kv_groups)",
         f"{_WINDOWS}::test_no_kv_group_changes_unless_all_can",
     ),
@@ -770,7 +770,7 @@ MUTANTS = (
     # -- sessions ------------------------------------------------------------------------------
     Mutant(
         "an aborted turn keeps blocks of a step that is under way",
-        f"{_SCHEDULING}/sessions/session.py",
+        f"{_SCHEDULING}/session.py",
         "if invalid or unfinished:",
         "if invalid:",
         _LIVES,
@@ -798,21 +798,21 @@ MUTANTS = (
     ),
     Mutant(
         "a turn pays for the time before it",
-        f"{_SCHEDULING}/sessions/session.py",
+        f"{_SCHEDULING}/session.py",
         "            turn.memory.block_seconds -= charge\n",
         "",
         _LIVES,
     ),
     Mutant(
         "hashes of before a cut are used after it",
-        f"{_SCHEDULING}/sessions/session.py",
+        f"{_SCHEDULING}/session.py",
         "        sequence.block_hashes = []\n",
         "",
         f"{_SESSIONS}::test_cuts_and_recomputes",
     ),
     Mutant(
         "a recompute loses the sinks",
-        f"{_SCHEDULING}/sessions/sessions.py",
+        "src/quire/capabilities/sessions.py",
         "return [*history[:sinks], *history[first:]]",
         "return [*history[first:]]",
         f"{_SESSIONS}::test_cuts_and_recomputes",
@@ -826,7 +826,7 @@ MUTANTS = (
     ),
     Mutant(
         "a session keeps all its events",
-        f"{_SCHEDULING}/sessions/session.py",
+        "src/quire/capabilities/sessions.py",
         "deque(maxlen=_EVENTS_KEPT)",
         "deque()",
         f"{_SESSIONS}::test_a_session_keeps_its_latest_events_only",
@@ -848,7 +848,7 @@ MUTANTS = (
     ),
     Mutant(
         "soft cuts stay where they were when their tokens move",
-        f"{_SCHEDULING}/sessions/session.py",
+        f"{_SCHEDULING}/session.py",
         "cut._replace(position=cut.position - moved)",
         "cut",
         f"{_CUTS}::test_cuts_go_where_their_tokens_go",
@@ -1151,7 +1151,7 @@ MUTANTS = (
     ),
     Mutant(
         "a block's parent is one too late",
-        f"{_SCHEDULING}/block_events.py",
+        "src/quire/blocks/events/events.py",
         "sequence.parent_hash(first, size)",
         "names[first]",
         _LIVES,

@@ -97,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         "seconds in which nobody waits count",
-        "src/quire/core/scheduling/request_queue.py",
+        "src/quire/engine/waiting_room.py",
         "        if waiting:\n",
         "        if True:\n",
         f"{_ROOM}::test_time_in_which_nobody_waits_says_nothing",

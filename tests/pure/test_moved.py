@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from quire.core.moved import MOVED
+from quire.moved import MOVED
 
 NAMES = {
     "quire.config": ("EngineConfig", "ServerConfig"),

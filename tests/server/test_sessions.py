@@ -249,8 +249,8 @@ def test_an_unknown_model_is_refused(shared: LiveServer) -> None:
 
 
 def test_only_so_many_sessions_are_open(server: LiveServer) -> None:
-    sessions = server.engine.scheduler.sessions
-    sessions.limits = replace(sessions.limits, max_num_sessions=2)
+    sessions = server.engine.sessions
+    sessions.rules = replace(sessions.rules, max_num_sessions=2)
     with session_of(server), session_of(server):
         answer = server.http.post("/v1/sessions", json={"model": MODEL})
         assert answer.status_code == 429
@@ -330,8 +330,8 @@ def test_with_several_keys_a_session_is_its_key_s(server_with_keys: LiveServer) 
 
 
 def test_one_client_cannot_take_all_sessions(server: LiveServer) -> None:
-    sessions = server.engine.scheduler.sessions
-    sessions.limits = replace(sessions.limits, max_sessions_per_client=1)
+    sessions = server.engine.sessions
+    sessions.rules = replace(sessions.rules, max_sessions_per_client=1)
     with session_of(server, user="anna"), session_of(server):
         for user in ("anna", None):
             answer = server.http.post("/v1/sessions", json={"model": MODEL, "user": user})
@@ -343,8 +343,8 @@ def test_one_client_cannot_take_all_sessions(server: LiveServer) -> None:
 
 
 def test_nor_by_giving_many_names_with_one_key(server_with_keys: LiveServer) -> None:
-    sessions = server_with_keys.engine.scheduler.sessions
-    sessions.limits = replace(sessions.limits, max_sessions_per_client=1)
+    sessions = server_with_keys.engine.sessions
+    sessions.rules = replace(sessions.rules, max_sessions_per_client=1)
     statuses = [
         server_with_keys.http.post(
             "/v1/sessions", json={"model": MODEL, "user": user}, headers=by(key)

@@ -12,9 +12,9 @@ from lives.life import Run
 from lives.script import Abort, Ask, Life, Reset, draw
 from lives.texts import first_key, key_after
 
+from quire.blocks.events.events import AllBlocksCleared, BlockEvent, BlocksStored
 from quire.core.memory import BlockTable, MoveKind
 from quire.core.protocol import Step
-from quire.core.scheduling import AllBlocksCleared, BlockEvent, BlocksStored
 from quire.execution.batch import StepBatch, pack
 from quire.execution.ranks.messages import Order, decode, encode
 

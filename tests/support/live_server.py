@@ -17,10 +17,11 @@ from openai import OpenAI
 
 import quire
 from quire.capabilities.misses import MissFinder
-from quire.capabilities.sessions import SessionManager, SessionRules
+from quire.capabilities.pooling.pooler import Pooler
+from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Pooler, PreemptionMode
-from quire.core.scheduling import Ring, Scheduler
+from quire.core.protocol import PreemptionMode
+from quire.core.scheduling import Scheduler
 from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
@@ -227,9 +228,8 @@ def scripted_engine(
 
     def schedule() -> Scheduler:
         allocator = PagedAllocator(num_blocks, block_size, num_host_blocks)
-        ring = Ring(0, max_model_len)
         return make_scheduler(
-            allocator, max_num_seqs, max_num_batched_tokens, mode=mode, ring=ring, **scheduling
+            allocator, max_num_seqs, max_num_batched_tokens, mode=mode, **scheduling
         )
 
     def afresh(capabilities: Capabilities) -> tuple[Scheduler, Capabilities]:
@@ -248,7 +248,9 @@ def scripted_engine(
         input_processor,
         ExecutorTraits(afresh=afresh),
         capabilities=Capabilities(
-            SessionManager(SessionRules(session_timeout, max_model_len)),
+            SessionManager(
+                SessionRules(session_timeout, max_model_len, ring=Ring(0, max_model_len))
+            ),
             grammars=input_processor.grammars,
             misses=MissFinder(),
         ),

@@ -35,7 +35,6 @@ LIMITS = EngineLimits(
     max_sessions_per_client=1,
     max_queue_time=None,
     max_loras=0,
-    kv_events=False,
 )
 
 

@@ -12,7 +12,6 @@ from quire.core.scheduling import (
     Queueing,
     Recovery,
     Scheduler,
-    SessionLimits,
 )
 
 
@@ -31,7 +30,6 @@ def make_scheduler(
         return {name: settings.pop(name) for name in [*settings] if name in names}
 
     batch = replace(BatchLimits(max_num_seqs, max_num_batched_tokens), **own(BatchLimits))
-    queueing, sessions = Queueing(**own(Queueing)), SessionLimits(**own(SessionLimits))
-    recovery = Recovery(**own(Recovery))
+    queueing, recovery = Queueing(**own(Queueing)), Recovery(**own(Recovery))
     assert not settings, f"no scheduler has {settings}"
-    return Scheduler(allocator, batch, queueing, sessions, recovery, caching)
+    return Scheduler(allocator, batch, queueing, recovery, caching)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.core.memory import PagedAllocator, Window
 from quire.core.protocol import PreemptionMode, Request, SamplingParams
-from quire.core.scheduling import Ring
+from quire.core.scheduling import Hooks
 from support.fake_model import FULL, FakeExecutor, FakeLayer, Sight, Windows, expected_turn
 from support.outcomes import take_in
 from support.schedulers import make_scheduler
@@ -20,8 +21,9 @@ class Talk:
         window = None if sight.window is None else Window(sight.window, 16, sight.sinks)
         allocator = PagedAllocator(num_blocks, 4, host_blocks, window)
         mode = PreemptionMode.SWAP if host_blocks else PreemptionMode.RECOMPUTE
-        ring = Ring(sight.sinks)
-        self.scheduler = make_scheduler(allocator, 4, 16, mode=mode, ring=ring, **options)
+        self.scheduler = make_scheduler(allocator, 4, 16, mode=mode)
+        self.sessions = SessionManager(SessionRules(ring=Ring(sight.sinks), **options))
+        self.sessions.engine_begins(self.scheduler, Hooks())
         self.executor = FakeExecutor(num_blocks, 4, host_blocks)
         self.executor.layers = [FakeLayer(num_blocks, 4, host_blocks, sight)]
         self.num_turns = 0
@@ -33,12 +35,12 @@ class Talk:
         self.num_turns += 1
         request = Request(
             f"t{self.num_turns}",
-            self.scheduler.sessions.get(name).input_token_ids,
+            self.sessions.get(name).input_token_ids,
             SamplingParams(max_tokens=max_tokens, **params),  # type: ignore[arg-type]
             max_tokens,
             seed=self.num_turns,
         )
-        self.scheduler.add_turn(name, request)
+        self.sessions.add_turn(name, self.sessions.get(name).history, request)
         return request
 
     def add(self, name: str, prompt: list[int], max_tokens: int = 6) -> None:
@@ -60,11 +62,11 @@ class Talk:
 
     def say(self, name: str, tokens: list[int], max_tokens: int = 6) -> list[int]:
         """Append, generate, and check what comes."""
-        history = [*self.scheduler.sessions.get(name).history, *tokens]
-        self.scheduler.sessions.append(name, tokens)
+        history = [*self.sessions.get(name).history, *tokens]
+        self.sessions.append(name, tokens)
         request = self.turn(name, max_tokens)
         output = self.steps()[request.request_id]
-        session = self.scheduler.sessions.get(name)
+        session = self.sessions.get(name)
         assert output == expected_turn(history, request, self.windows, session.soft_cuts)
         assert list(session.history) == [*history, *output]
         return output

@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.protocol import RecoveryCosts
-from quire.core.scheduling import BatchLimits, Queueing, Recovery, Scheduler, SessionLimits
+from quire.core.scheduling import BatchLimits, Queueing, Recovery, Scheduler
 from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
@@ -80,7 +80,6 @@ class VirtualServer:
             self.allocator,
             BatchLimits(settings.max_num_seqs, settings.max_num_batched_tokens),
             Queueing(settings.policy, settings.max_queue_time),
-            SessionLimits(settings.max_num_sessions),
             Recovery(settings.preemption, RecoveryCosts(0.01, 0.01)),
         )
         input_processor = InputProcessor(
@@ -94,7 +93,9 @@ class VirtualServer:
         def clock() -> float:
             return loop.time() + weather.clock_offset
 
-        rules = SessionRules(settings.session_timeout, MAX_MODEL_LEN)
+        rules = SessionRules(
+            settings.session_timeout, MAX_MODEL_LEN, max_num_sessions=settings.max_num_sessions
+        )
         engine = Engine(
             scheduler,
             StormyExecutor(StormyPools(sizes, weather), weather),
@@ -156,10 +157,7 @@ class VirtualServer:
         check_allocator(self.allocator)
         asked = self.app.state.service.engine._delivery.collectors.keys()
         assert self.engine._requests.keys() <= asked, "nobody waits for this request any more"
-        assert (
-            len(self.engine.scheduler.sessions)
-            <= self.engine.scheduler.sessions.limits.max_num_sessions
-        )
+        assert len(self.engine.scheduler.sessions) <= self.engine.sessions.rules.max_num_sessions
 
     def check_idle(self) -> None:
         """What is true when nobody has asked for anything for a while."""

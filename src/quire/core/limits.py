@@ -27,9 +27,7 @@ from quire.core.scheduling import (
     Caching,
     Queueing,
     Recovery,
-    Ring,
     Scheduler,
-    SessionLimits,
 )
 
 
@@ -55,7 +53,6 @@ class EngineLimits:
     max_sessions_per_client: int
     max_queue_time: float | None
     max_loras: int  # 0: there are no adapters
-    kv_events: bool  # whether changes of the prefix cache are published
 
     def values(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -66,7 +63,9 @@ class EngineLimits:
         """Of what ``values`` gave. ConfigError if it is something else."""
         try:
             groups = map(KVGroup.of_values, values["kv_groups"])
-            return cls(**{**values, "kv_groups": tuple(groups)})
+            own = {**values, "kv_groups": tuple(groups)}
+            own.pop("kv_events", None)  # records have had it
+            return cls(**own)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"these are not the limits of an engine: {error}") from None
 
@@ -144,34 +143,21 @@ class EngineLimits:
 
     def allocator(self) -> KVAllocator:
         """An empty pool."""
-        size = self.block_size
-        if self.share is not None:
-            return self._on_pages(self.share)
-        paged = [
-            PagedAllocator(kv_group.num_blocks, size, kv_group.num_host_blocks, kv_group.window)
-            for kv_group in self.kv_groups
-            if kv_group.state is None
-        ]
-        states = self.states
-        if states is None or states.state is None:
-            return paged[0] if len(paged) == 1 else LayeredAllocator(size, paged)
-        alive = _are_in(paged)
-        slots = StateAllocator(states.num_blocks, size, states.num_host_blocks, states.state, alive)
-        return LayeredAllocator(size, paged, slots)
-
-    def _on_pages(self, share: PageShare) -> KVAllocator:
-        pages, size = SharedPages(share.pages, share.units), self.block_size
-        kv_groups, states = list[PagedAllocator](), None
+        size, share, pages = self.block_size, self.share, None
+        if share is not None:
+            pages = SharedPages(share.pages, share.units)
+        paged, states = list[PagedAllocator](), None
         for one in self.kv_groups:
-            assert one.share is not None, "all of them share"
-            pool = SharedPool(pages, one.share.span, one.share.lost)
-            counts = one.num_blocks, size, one.num_host_blocks
-            if one.state is not None:
-                alive = _are_in(kv_groups)
-                states = StateAllocator(*counts, one.state, alive, pool)
+            counts, pool = (one.num_blocks, size, one.num_host_blocks), None
+            if pages is not None and one.share is not None:
+                pool = SharedPool(pages, one.share.span, one.share.lost)
+            if one.state is None:
+                paged.append(PagedAllocator(*counts, one.window, pool))
             else:
-                kv_groups.append(PagedAllocator(*counts, one.window, pool))
-        return LayeredAllocator(size, kv_groups, states, pages)
+                states = StateAllocator(*counts, one.state, _are_in(paged), pool)
+        if pages is None and states is None and len(paged) == 1:
+            return paged[0]
+        return LayeredAllocator(size, paged, states, pages)
 
     def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
         """A scheduler over an empty pool. ``source``: of blocks that the pool does not have."""
@@ -185,24 +171,14 @@ class EngineLimits:
         stops = None
         if states is not None and states.state is not None:
             stops = SnapshotStops(states.state.every, self.block_size, states.state.decoding)
-        caching = Caching(source, self.kv_events, stops)
+        caching = Caching(source, stops)
         return Scheduler(
             self.allocator(),
             batch,
             Queueing(SchedulingPolicy(self.scheduling_policy), self.max_queue_time),
-            SessionLimits(
-                self.max_num_sessions, self.max_sessions_per_client, self._ring(), states is None
-            ),
             Recovery(PreemptionMode(self.preemption_mode), costs),
             caching if self.enable_prefix_caching else None,
         )
-
-    def _ring(self) -> Ring:
-        size, windows = self.max_model_len, [kv_group.window for kv_group in self.kv_groups]
-        window = windows[0] if windows else None
-        if size is None and window is not None:
-            size = window.sinks + window.tokens
-        return Ring(self.attention_sinks, size)
 
 
 def _are_in(paged: Sequence[PagedAllocator]) -> Callable[[BlockHash], bool]:

@@ -12,6 +12,8 @@ from typing import Any, cast
 
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import Grammars
+from quire.capabilities.pooling.pooler import Pooler
+from quire.capabilities.sessions import OpenSession
 from quire.core.errors import (
     ConfigError,
     ContextLengthError,
@@ -19,9 +21,8 @@ from quire.core.errors import (
     UnknownAdapterError,
     shown,
 )
-from quire.core.protocol import Adapter, Origin, Pooler, PoolingParams, Request, SamplingParams
+from quire.core.protocol import Adapter, Origin, PoolingParams, Request, SamplingParams
 from quire.core.protocol.parameters import check_integer, check_token_ids
-from quire.core.scheduling import Session
 from quire.text.bad_words import bad_word_ids
 from quire.text.begun import Begun, ChatPrompt, begun_in
 from quire.text.chat_template import Message
@@ -255,7 +256,7 @@ class InputProcessor:
     def prepare_turn(
         self,
         request_id: str,
-        session: Session,
+        session: OpenSession,
         history: Sequence[int],
         params: PreparedParams,
         arrival: float,
@@ -276,7 +277,7 @@ class InputProcessor:
         )
         return PreparedRequest(request, None, tuple(history[-_MOST_CONTEXT:]), params.stops)
 
-    def session_input(self, session: Session, given: str | Sequence[int]) -> tuple[int, ...]:
+    def session_input(self, session: OpenSession, given: str | Sequence[int]) -> tuple[int, ...]:
         """Tokens of a session's input. A text that comes first begins as a prompt does."""
         return self._token_ids("input", given, add_special_tokens=not session.history)
 

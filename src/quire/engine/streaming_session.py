@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 
+from quire.capabilities.sessions import SessionEvent
 from quire.core.errors import UnknownSessionError
 from quire.core.protocol import Adapter, SamplingParams, SoftCut
-from quire.core.scheduling import SessionEvent
 from quire.engine.driver import Driver
 from quire.engine.outputs import Delta, RequestOutput
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from quire.core.errors import QueueFullError, RequestError
-from quire.core.scheduling import WaitEstimate
 from quire.core.scheduling.request_queue import RequestQueue
 
 _SHORTEST, _LONGEST = 1.0, 600.0
+_FADING = 60.0  # seconds of waiting after which what was seen counts for a third
 TOKEN_BYTES = 128  # of a prompt that waits: a Python number in JSON's list, in tuples, and hashed
 _CHARACTERS = 5  # of a token, or fewer: of a text whose tokens are not known yet
 
@@ -28,6 +28,34 @@ class QueueLimits:
     max_requests: int | None = None
     max_bytes: int | None = None
     longest: int = 0
+
+
+class WaitEstimate:
+    """Learns at which pace newcomers leave ``queue``.
+
+    With ``seconds`` in which any waited, and ``left``, how many left the queue in them, both fading
+    as they grow old, ``n`` leave in n · (seconds + 1) / (left + 1). Seconds in which nobody waits
+    say nothing. As long as nothing was seen, that is one a second.
+    """
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue = queue
+        self._seconds = self._left = 0.0
+        self._seen = (0.0, 0, 0)  # the time, how many waited, how many had left
+
+    def of(self, count: int) -> float:
+        """Seconds until ``count`` have been let in, by what was seen."""
+        return count * (self._seconds + 1) / (self._left + 1)
+
+    def observe(self, now: float) -> None:
+        """Look at the queue. To be called after every step has been planned."""
+        (then, waiting, left), queue = self._seen, self._queue
+        if waiting:
+            elapsed = max(0.0, now - then)  # the clock may have been set back
+            fading = math.exp(-elapsed / _FADING)
+            self._seconds = self._seconds * fading + elapsed
+            self._left = self._left * fading + queue.num_left - left
+        self._seen = now, queue.num_new, queue.num_left
 
 
 class WaitingRoom:

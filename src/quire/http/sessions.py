@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 
+from quire.capabilities.sessions import OpenSession
 from quire.core.protocol import SoftCut
-from quire.core.scheduling import Session
 from quire.http.answers.rendering import Answer, respond
 from quire.http.body_fields import Ids, Name, Strict, between, expecting
 from quire.http.openai.answers import Completion, CompletionChunk, answer
@@ -71,7 +71,7 @@ class SessionCard(Answer, kw_only=True):
     soft_cuts: list[SoftCutCard]
 
     @classmethod
-    def of(cls, session: Session, **more: Any) -> SessionCard:
+    def of(cls, session: OpenSession, **more: Any) -> SessionCard:
         return cls(
             id=session.session_id,
             cache_epoch=session.cache_epoch,
@@ -120,7 +120,8 @@ def add_sessions(app: FastAPI, service: Service) -> None:
     @app.get("/v1/sessions", responses=gives(SessionList))
     async def list_sessions(http: Request, user: str | None = None) -> Response:
         """The client's open sessions."""
-        own = service.sessions.all_of(service.caller(http).client(user))
+        client = service.caller(http).client(user)
+        own = [one for one in service.sessions.all() if one.client == client]
         return respond(SessionList(data=[*map(SessionCard.of, own)]))
 
     app.include_router(_one_session(service))

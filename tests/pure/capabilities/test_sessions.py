@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.capabilities.sessions import SessionManager, SessionRules
+from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.core.errors import (
     RequestError,
     SessionBusyError,
@@ -19,7 +19,6 @@ from quire.core.errors import (
 )
 from quire.core.memory import PagedAllocator, Window
 from quire.core.protocol import SamplingParams
-from quire.core.scheduling import Ring
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.capabilities import Capabilities
 from quire.engine.driver import Driver
@@ -44,9 +43,9 @@ class Managed:
         allocator = PagedAllocator(40, 4, 0, window and Window(window, 32, 0))
         executor = FakeExecutor(40, 4)
         executor.layers = [FakeLayer(40, 4, 0, Sight(window, 0))]
-        scheduler = make_scheduler(allocator, **options)
+        scheduler = make_scheduler(allocator)
         longest = None if window else 100
-        rules = SessionRules(timeout, longest)
+        rules = SessionRules(timeout, longest, **options)
         input_processor = InputProcessor(
             TOKENIZER,
             ModelOutputs(4096, [0]),
@@ -88,12 +87,12 @@ def test_an_idle_session_is_gone_once_its_time_is_over() -> None:
     assert managed.num_held == 3
     managed.now += TIMEOUT - 0.001
     assert managed.sessions.get("a").num_input == 0
-    assert [s.session_id for s in managed.sessions.all_of(None)] == ["a"]
+    assert [s.session_id for s in managed.sessions.all()] == ["a"]
     assert managed.sessions.num_open == 1
     managed.now += 0.001
     with pytest.raises(UnknownSessionError, match=r"may have expired: session_timeout is 100 sec"):
         managed.sessions.get("a")
-    assert managed.sessions.all_of(None) == [] and managed.sessions.num_open == 0
+    assert managed.sessions.all() == [] and managed.sessions.num_open == 0
     managed.sessions.close_expired()
     assert managed.num_held == 0 and len(managed.engine.scheduler.sessions) == 0
 
@@ -117,7 +116,7 @@ def test_whatever_is_asked_next_closes_it(verb: str) -> None:
         "close": lambda: sessions.end("new"),
         "open": lambda: sessions.open("third"),
     }[verb]()
-    left = {session.session_id for session in managed.engine.scheduler.sessions.all()}
+    left = {one.request.request_id for one in managed.engine.scheduler.sessions.resting()}
     assert left == {"open": {"new", "third"}, "close": set()}.get(verb, {"new"})
     if verb in ("append", "hard_cut", "recompute", "soft_cut"):
         managed.now += TIMEOUT - 1  # from when it was used last
@@ -209,7 +208,7 @@ def test_one_client_cannot_take_all() -> None:
     sessions.open("g", client="bert")
     with pytest.raises(TooManySessionsError, match="max_num_sessions, 5, are open"):
         sessions.open("h", client="bert")
-    assert [s.session_id for s in sessions.all_of("anna")] == ["a", "b"]
+    assert [s.session_id for s in sessions.all() if s.client == "anna"] == ["a", "b"]
     sessions.end("a")
     sessions.open("c", client="anna")
     managed.now += TIMEOUT
@@ -221,7 +220,7 @@ def test_the_process_s_own_sessions_are_nobody_s_share() -> None:
     managed = Managed(max_num_sessions=3, max_sessions_per_client=1)
     for name in ("a", "b", "c"):
         managed.sessions.open(name)
-    assert managed.sessions.all_of("") == []
+    assert [one.client for one in managed.sessions.all()] == [None] * 3
 
 
 def test_in_python_an_expired_session_is_left_in_peace() -> None:
@@ -323,7 +322,7 @@ def test_blocks_come_back_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) ->
             if not managed.num_held:
                 break
             await really_sleep(0.001)
-        assert managed.engine.scheduler.sessions.all() == []
+        assert len(managed.engine.scheduler.sessions) == 0
         await engine.stop()
 
     asyncio.run(run())

@@ -157,7 +157,7 @@ def test_a_session_that_is_refused_is_not_open() -> None:
     diary.refuses = {"never"}
     with pytest.raises(RequestError, match="not this one"):
         engine.sessions.open("never")
-    assert engine.sessions.num_open == 0 and not engine.scheduler.sessions.all()
+    assert engine.sessions.num_open == 0 and not engine.scheduler.sessions
     engine.sessions.open("s")
     engine.sessions.end("s")
     assert diary.seen == ["opens never", "opens s", "closes s"]
@@ -170,7 +170,7 @@ def test_a_session_that_is_refused_is_not_open() -> None:
                     "session_ends", "prepare", "rest"}),
         (SessionManager, {"engine_begins"}),
         (Speculation, {"propose", "waits", "observe"}),
-        (EventPublisher, {"contents_change", "close"}),
+        (EventPublisher, {"engine_begins", "contents_change", "close"}),
         (BlockServer, {"close"}),
         (Tiers, {"close"}),
         (Diary, ALL - {"waits"}),

@@ -50,7 +50,7 @@ def finish(engine: Engine) -> dict[str, RequestOutput]:
     while engine.has_work:
         outputs |= {d.request_id: d.final for d in engine.step() if d.final is not None}
     usage = engine.scheduler.allocator.usage()
-    held = sum(len(session.history) for session in engine.scheduler.sessions.all())
+    held = sum(len(session.history) for session in engine.sessions.all())
     assert held or usage.cached + usage.free == usage.capacity, "leaked blocks"
     return outputs
 

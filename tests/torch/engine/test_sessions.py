@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
+from quire.capabilities.sessions import SessionVerb
 from quire.core.errors import ConfigError, RequestError, SessionBusyError, UnknownSessionError
-from quire.core.scheduling import SessionVerb
 from quire.engine.streaming_session import StreamingSession
 from support.hf_reference import hf_greedy, random_prompts
 from support.streaming_reference import StreamingReference

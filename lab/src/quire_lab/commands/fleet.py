@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.metrics import Goals
 from quire.tools.commands.text import number, percent, seconds, size, table
 from quire_cluster.config import DeployConfig
 from quire_lab.commands.prices import add_price, prices_of
@@ -30,6 +29,7 @@ from quire_lab.simulation.fleet import (
     Role,
     TransferCosts,
 )
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.changes import priced
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quire.core.metrics import Goals
 from quire.tools.commands.text import number, percent, seconds
 from quire_lab.commands.setup import Setup
 from quire_lab.commands.text import described_trace, wanted
@@ -17,6 +16,7 @@ from quire_lab.reports import FleetStory, write_fleets
 from quire_lab.reports.curves import LoadCurveLine
 from quire_lab.simulation import Arrivals, ClosedLoop, Machine, OpenLoop
 from quire_lab.simulation.fleet import Failures, FleetResult, FleetSetup, FleetSimulator
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.fewest import LASTS, MachineSearch, Option
 from quire_lab.simulation.planning.plan import GOAL_SHARE
 from quire_lab.simulation.recorder import KeptResults

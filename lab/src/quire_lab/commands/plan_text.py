@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quire.core.metrics import Goals
 from quire.tools.commands.text import number, percent, seconds, size, table
 from quire_lab.commands.setup import Setup
 from quire_lab.commands.simulate import describe_deployment, describe_error
@@ -11,6 +10,7 @@ from quire_lab.commands.text import described_trace, wanted
 from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation import SimulationResult
 from quire_lab.simulation.baselines import POLICY_NAMES
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.advice import (
     BINDS,
     alike,

@@ -11,7 +11,6 @@ from typing import Any
 
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
-from quire.core.metrics import Goals
 from quire.engine.config import EngineConfig
 from quire.models.hub import config_file
 from quire.models.shape import ROUNDINGS, ModelShape, read_shape
@@ -22,6 +21,7 @@ from quire_lab.simulation import Deployment, Machine, find_machine, find_model
 from quire_lab.simulation.calibrated import Calibration, read_calibration
 from quire_lab.simulation.catalogue.engines import ENGINES, Division, ServingEngine
 from quire_lab.simulation.catalogue.models import find_known, hub_name
+from quire_lab.simulation.latencies import Goals
 from quire_lab.workload import FORMATS, PRESETS, UNITS, Lengths, Synthetic, Trace, TraceFacts
 
 _MOST_USERS = 2**24

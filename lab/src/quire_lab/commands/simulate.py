@@ -14,7 +14,6 @@ from typing import IO, Any
 
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
-from quire.core.metrics import Goals
 from quire.engine.capacity import describe_kv_groups
 from quire.engine.config import EngineConfig
 from quire.engine.traces.request import TraceRequest
@@ -45,6 +44,7 @@ from quire_lab.simulation import (
 from quire_lab.simulation.catalogue.engines import ErrorBar
 from quire_lab.simulation.export import RecordWriter, summary_values, write_series
 from quire_lab.simulation.fleet import FleetSetup
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord
 from quire_lab.workload import Clipping, Cut, arrival_times

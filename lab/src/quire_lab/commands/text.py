@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from quire.core.metrics import Goals, Summary
 from quire.tools.commands.text import number, seconds, table
+from quire_lab.simulation.latencies import Goals, Summary
 from quire_lab.simulation.result import ServedLoad
 from quire_lab.workload import Cut, TraceFacts
 

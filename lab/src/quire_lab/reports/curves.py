@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from quire.core.metrics import Goals
 from quire_lab.reports.style import (
     BLACK,
     LINE_STYLES,
@@ -18,6 +17,7 @@ from quire_lab.reports.style import (
 )
 from quire_lab.simulation import SimulationResult
 from quire_lab.simulation.fleet import FleetResult
+from quire_lab.simulation.latencies import Goals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.core.metrics import Goals
 from quire_lab.reports.curves import LoadCurveLine, latencies_against
 from quire_lab.reports.fleet_load import load_over_time
 from quire_lab.reports.page import Page
 from quire_lab.simulation.export import write_json
 from quire_lab.simulation.fleet import FleetResult
+from quire_lab.simulation.latencies import Goals
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.core.metrics import Goals
 from quire_lab.reports.curves import LoadCurveLine, latencies_against
 from quire_lab.reports.over_time import memory_over_time
 from quire_lab.reports.page import Page
@@ -14,6 +13,7 @@ from quire_lab.reports.pairs import FigurePair, draw_pairs
 from quire_lab.reports.style import Picture
 from quire_lab.simulation.baselines import POLICY_NAMES
 from quire_lab.simulation.export import write_json
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.advice import (
     answers,
     best_rate,

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quire.core.errors import ConfigError
-from quire.core.metrics import Summary
 from quire.core.protocol import Decision
 from quire.http.live.bundling import moment_page
 from quire_lab.reports.chrome_trace import chrome_trace
@@ -17,6 +16,7 @@ from quire_lab.reports.page import Page
 from quire_lab.reports.style import Picture
 from quire_lab.reports.waterfall import draw_waterfall
 from quire_lab.simulation.export import RecordWriter, summary_values, write_json, write_series
+from quire_lab.simulation.latencies import Summary
 from quire_lab.simulation.result import Instant, SimulationResult
 
 KEPT_RECORDS = 2000

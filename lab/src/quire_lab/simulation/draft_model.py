@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from quire.capabilities.speculation.behind import Behind, last_of
 from quire.core.kv_groups import KVGroup, sights_of
 from quire.core.protocol import (
     TO_DRAFT,
-    Behind,
     Chunk,
     Outcome,
     Readout,
     Roster,
     Step,
     Work,
-    last_of,
     work_of,
 )
 from quire_lab.simulation.acceptance import Profiles

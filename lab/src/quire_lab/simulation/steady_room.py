@@ -58,7 +58,7 @@ class SteadyRoom:
         if self._shares_pages:  # each may take a page
             kinds = len(self._growing) + self.copies_states
             return count * kinds <= self._allocator.num_free_blocks
-        return all(count <= one.num_free_blocks for one in self._growing)
+        return all(count <= one.device.num_free for one in self._growing)
 
     def has(self, new_tokens: Mapping[int, int]) -> bool:
         """Whether there is room for all of these, one after the other."""
@@ -67,7 +67,7 @@ class SteadyRoom:
         each = [one.blocks_to_append(new_tokens) for one in self._growing]
         if not self._shares_pages:
             pairs = zip(each, self._growing, strict=True)
-            return all(count <= one.num_free_blocks for count, one in pairs)
+            return all(count <= one.device.num_free for count, one in pairs)
         free = self._allocator.num_free_blocks
         if not self._is_named:  # what is free on a page that is taken goes first
             return self._allocator.blocks_to_append(new_tokens) <= free

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from quire.core.metrics import Goals
 from quire.engine.config import EngineConfig
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation import MACHINES, MODELS, Deployment
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.changes import Change, Price
 from quire_lab.simulation.planning.combination import cheapest, losses
 from quire_lab.simulation.planning.planner import Planner

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.core.metrics import Goals
 from quire.core.protocol import RecoveryCosts
 from quire.engine.traces.request import DraftCounts, TraceRequest
 from quire_lab.simulation import (
@@ -24,6 +23,7 @@ from quire_lab.simulation import (
 )
 from quire_lab.simulation.cost_model import CostsWithDraft
 from quire_lab.simulation.drafting import SmallerModel
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.planner import Planner
 from quire_lab.simulation.planning.speculation import try_drafts
 from quire_lab.simulation.planning.trials import WORTH, DraftTrials

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import ConfigError
-from quire.core.metrics import Goals
 from quire.core.protocol import Step
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_cluster.rules import ReplicaDemand
@@ -41,6 +40,7 @@ from quire_lab.simulation.fleet import (
 from quire_lab.simulation.fleet.autoscaling import Autoscaler
 from quire_lab.simulation.fleet.flight import Flight
 from quire_lab.simulation.fleet.replica import SimulatedReplica
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord
 from support.fleets import BLOCK, UnevenCosts, served, small

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from quire.core.limits import EngineLimits
-from quire.core.metrics import Goals
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation import MACHINES, MODELS, Deployment
 from quire_lab.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.plan import GOAL_SHARE
 from quire_lab.simulation.planning.planner import Planner
 from quire_lab.simulation.planning.search import highest_count, highest_rate

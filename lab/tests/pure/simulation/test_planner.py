@@ -10,10 +10,10 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
-from quire.core.metrics import Goals
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.simulation import MACHINES, MODELS, Deployment
 from quire_lab.simulation.baselines import BASELINES
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.advice import advice, answers, ranked, too_few
 from quire_lab.simulation.planning.changes import Change, Changed, Price, changes
 from quire_lab.simulation.planning.nameless import OnStep

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from quire.core.metrics import Goals
 from quire.core.protocol import RecoveryCosts, Verdict
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.simulation import ClosedLoop, SimulationResult, Simulator, Work
 from quire_lab.simulation.export import RecordWriter, write_series
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.workload import Lengths, Synthetic
 from support.limits import make_limits

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.blocks.events.config import KVEventsConfig, is_listened_on
+from quire.blocks.events.events import BlockEvent, BlockEvents
 from quire.blocks.events.wire import Wire
 from quire.core.errors import ConfigError
-from quire.core.scheduling import BlockEvent, Capability, Scheduler
+from quire.core.scheduling import Capability, Hooks, Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class EventPublisher(Capability):
         self._waiting: deque[tuple[int, float, Sequence[BlockEvent]]] = deque()
         self._sent: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)
         self._closing = False
+        self._events: BlockEvents | None = None
         self._context = zmq.Context()
         try:
             self._subscribers = self._socket(zmq.PUB, config.hwm, "endpoint", self.endpoint)
@@ -71,11 +73,14 @@ class EventPublisher(Capability):
         self._thread = threading.Thread(target=self._run, args=[wire], name=name, daemon=True)
         self._thread.start()
 
+    def engine_begins(self, scheduler: Scheduler, hooks: Hooks) -> None:
+        """Hear of this scheduler's prefix cache from now on."""
+        self._events = BlockEvents.of(scheduler)
+
     def contents_change(self, scheduler: Scheduler) -> None:
         """Publish what has happened since the call before."""
-        cache = scheduler.prefix_cache
-        if cache is not None and cache.events is not None:
-            self.publish(cache.events.take())
+        if self._events is not None:
+            self.publish(self._events.take())
 
     def publish(self, events: Sequence[BlockEvent]) -> None:
         """Hand events over to the thread, if there are any. Called by one thread."""

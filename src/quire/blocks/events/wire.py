@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from quire.blocks.events.events import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 from quire.core.memory import BlockHash
 from quire.core.protocol import Adapter
-from quire.core.scheduling import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
 
 _MEDIUM = "GPU"  # readers call the pool's memory so, on a CPU too
 

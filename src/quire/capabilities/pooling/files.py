@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from quire.capabilities.pooling.pooler import Pooler
 from quire.core.errors import ConfigError, ModelError, RequestError, shown
-from quire.core.protocol import Pooler, Pooling, PoolingParams
+from quire.core.protocol import Pooling, PoolingParams
 from quire.models.config import ModelConfig
 from quire.models.dense import Dense, read_dense
 from quire.models.files import read_json

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from quire.capabilities.pooling.pooler import Pooler
 from quire.core.errors import RequestError
-from quire.core.protocol import Pooler, PoolingParams
+from quire.core.protocol import PoolingParams
 
 Text = str | list[int]
 _Prompt = Text | Mapping[str, Any]

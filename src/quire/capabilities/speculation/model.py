@@ -8,16 +8,15 @@ from itertools import accumulate, takewhile
 
 from torch import Tensor
 
+from quire.capabilities.speculation.behind import Behind, last_of
 from quire.core.protocol import (
     TO_DRAFT,
-    Behind,
     Chunk,
     Opened,
     Outcome,
     Readout,
     Sample,
     Step,
-    last_of,
 )
 from quire.execution.batch import pack, pack_texts
 from quire.execution.forward import Hidden, Worker, nothing_sampled

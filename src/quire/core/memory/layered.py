@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from quire.core.memory.allocator import Contents, KVAllocator
 from quire.core.memory.blocks import BlockHash, BlockMove
 from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pages import SharedPages, SharedPool
-from quire.core.memory.pool import BlockPool, ContentWatcher, PoolNeed
+from quire.core.memory.pool import ContentWatcher, PoolNeed
 from quire.core.memory.states import StateAllocator
 from quire.core.memory.values import BlockTable, Demand, Fit, Unit, Usage, When
 from quire.core.memory.views import PoolView
@@ -19,28 +17,8 @@ _GRAVITY = {When.NOW: 0, When.LATER: 1, When.NEVER: 2}
 _NOTHING = Fit(When.NOW, 0, 0, 0)
 
 
-class GroupAllocator(KVAllocator, Contents, Protocol):
-    """The allocator of one KV group, as others ask before anything is changed in any."""
-
-    device: BlockPool
-
-    def hit_blocks(self, demand: Demand) -> int:
-        """Leading blocks of the demand that need not be computed."""
-        ...
-
-    def need(self, demand: Demand) -> PoolNeed:
-        """What ``admit`` needs, and those who run beside it."""
-        ...
-
-    def need_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> PoolNeed: ...
-
-    def drop(self, seq_ids: Iterable[int]) -> None:
-        """Give back what these sequences' next tokens and all later ones cannot see."""
-        ...
-
-    def can_swap_out(self, seq_ids: Iterable[int]) -> bool: ...
-
-    def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None: ...
+GroupAllocator = PagedAllocator | StateAllocator
+"""That of one KV group."""
 
 
 class LayeredAllocator:
@@ -85,11 +63,11 @@ class LayeredAllocator:
     def num_free_blocks(self) -> int:
         if self._pages is not None:
             return self._pages.num_free
-        return sum(kv_group.num_free_blocks for kv_group in self.kv_groups)
+        return sum(kv_group.device.num_free for kv_group in self.kv_groups)
 
     def advance(self, now: float) -> None:
         for kv_group in self.kv_groups:
-            kv_group.advance(now)
+            kv_group.device.now = now
 
     def fit(self, demand: Demand) -> Fit:
         common = self._findable(demand)
@@ -143,13 +121,13 @@ class LayeredAllocator:
         return self._in_all(lambda kv_group: kv_group.take_fetches())
 
     def locate(self, content: BlockHash) -> Sequence[int] | None:
-        found = [kv_group.locate(content) for kv_group in self._paged]
-        blocks = [blocks[0] for blocks in found if blocks is not None]
+        found = [kv_group.device.find(content) for kv_group in self._paged]
+        blocks = [block for block in found if block is not None]
         return blocks if blocks and len(blocks) == len(found) else None
 
     def locate_state(self, content: BlockHash) -> tuple[int, int] | None:
-        found = None if self._states is None else self._states.locate_state(content)
-        return None if found is None else (len(self._paged), found[1])
+        slot = None if self._states is None else self._states.device.find(content)
+        return None if slot is None else (len(self._paged), slot)
 
     def blocks_to_append(self, new_tokens: Mapping[int, int]) -> int:
         return self._needed(lambda kv_group: PoolNeed(kv_group.blocks_to_append(new_tokens)))
@@ -157,7 +135,7 @@ class LayeredAllocator:
     def append(
         self, new_tokens: Mapping[int, int], group: Collection[int] = ()
     ) -> list[BlockMove] | None:
-        for kv_group in self.kv_groups:
+        for kv_group in self._paged:
             kv_group.drop(group or new_tokens)
         if not self._have_room(lambda kv_group: PoolNeed(kv_group.blocks_to_append(new_tokens))):
             return None
@@ -186,29 +164,31 @@ class LayeredAllocator:
             kv_group.settle()
 
     def keep(self, seq_id: int, num_tokens: int, seconds: float) -> None:
-        for kv_group in self.kv_groups:
+        # Which snapshots stay is decided by what they save.
+        for kv_group in self._paged:
             kv_group.keep(seq_id, num_tokens, seconds)
 
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         return sum(kv_group.free(seq_id, invalid=invalid) for kv_group in self.kv_groups)
 
     def invalidate(self, block: int, kv_group: int = 0) -> None:
-        self.kv_groups[kv_group].invalidate(block)
+        self.kv_groups[kv_group].device.invalidate(block)
 
     def watch(self, watcher: ContentWatcher) -> None:
         for number, kv_group in enumerate(self.kv_groups):
-            kv_group.watch(watcher, number)
+            kv_group.device.watch(watcher, number)
 
     def clear_contents(self) -> None:
         for kv_group in self.kv_groups:
-            kv_group.clear_contents()
+            kv_group.device.clear()
+            kv_group.host.clear()
 
     def charge(self, seq_id: int) -> float:
         return sum(kv_group.charge(seq_id) for kv_group in self.kv_groups)
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
         ids = list(seq_ids)
-        for kv_group in self.kv_groups:
+        for kv_group in self._paged:
             kv_group.drop(ids)
         if not all(kv_group.can_swap_out(ids) for kv_group in self.kv_groups):
             return None
@@ -276,7 +256,7 @@ class LayeredAllocator:
     def _have_room(self, need: Callable[[GroupAllocator], PoolNeed]) -> bool:
         """Whether all KV groups have room at once for what each of them takes next."""
         if self._pages is None:
-            return all(need(one).blocks <= one.num_free_blocks for one in self.kv_groups)
+            return all(need(one).blocks <= one.device.num_free for one in self.kv_groups)
         return self._pages.claim([(pool, need(kv_group)) for kv_group, pool in self._sharing])
 
     def _findable(self, demand: Demand) -> Demand:

@@ -282,8 +282,8 @@ class PagedAllocator:
     def invalidate(self, block: int, kv_group: int = 0) -> None:
         self.device.invalidate(block)
 
-    def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None:
-        self.device.watch(watcher, kv_group)
+    def watch(self, watcher: ContentWatcher) -> None:
+        self.device.watch(watcher, 0)
 
     def clear_contents(self) -> None:
         for pool in (self.device, self.host):

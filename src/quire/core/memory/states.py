@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from quire.core.memory.blocks import BlockHash, BlockMove, Content, MoveKind, name_of_state
 from quire.core.memory.kept import KeptState
-from quire.core.memory.pool import BlockPool, ContentWatcher, PoolNeed
+from quire.core.memory.pool import BlockPool, PoolNeed
 from quire.core.memory.snapshots import Snapshots
-from quire.core.memory.values import BlockTable, Demand, Fit, Unit, Usage, When
+from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
 from quire.core.memory.views import PagedView, PoolView
 
 
@@ -36,7 +36,8 @@ class _Live:
 
 
 class StateAllocator:
-    """Gives each sequence a slot for the states of its layers, and keeps some that it has left.
+    """Gives each sequence a slot for the states of its layers, and keeps some that it has left: the
+    part of a ``LayeredAllocator`` that keeps states, with verbs as ``KVAllocator`` has them.
 
     Every token rewrites a sequence's state, so it cannot be cut back; it can be copied. A slot that
     others share, or that can be found by the name of the block that it stood at the end of, is
@@ -51,8 +52,6 @@ class StateAllocator:
 
     alive: whether the rest of what a text has left at the end of the block of that name is here.
     """
-
-    unit: Unit = "blocks"
 
     def __init__(
         self,
@@ -72,17 +71,6 @@ class StateAllocator:
         self._snapshots = Snapshots(self.device, alive)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
         self._fetches: list[BlockMove] = []  # of what admissions have found in a source
-
-    @property
-    def contents(self) -> StateAllocator:
-        return self
-
-    @property
-    def num_free_blocks(self) -> int:
-        return self.device.num_free
-
-    def advance(self, now: float) -> None:
-        self.device.now = now
 
     # -- admission -----------------------------------------------------------------------------
 
@@ -183,9 +171,7 @@ class StateAllocator:
         counts = self.device.ref_counts
         return sum(min(k, counts[slot] - 1) for slot, k in writers.items())
 
-    def append(
-        self, new_tokens: Mapping[int, int], group: Collection[int] = ()
-    ) -> list[BlockMove] | None:
+    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
         if self.blocks_to_append(new_tokens) > self.device.num_free:
             return None
         moves: list[BlockMove] = []
@@ -198,7 +184,7 @@ class StateAllocator:
                 if self._snapshots.make_room(table.slot):
                     moves.append(self._copy(table))
                 else:
-                    self.invalidate(table.slot)
+                    self.device.invalidate(table.slot)
             table.num_tokens += count
             if table.confirmed != table.unseen:
                 table.confirmed, table.view = table.unseen, None
@@ -233,9 +219,6 @@ class StateAllocator:
         if table.drafts:
             table.num_tokens, table.unseen, table.drafts = num_tokens, num_tokens - known, 0
 
-    def drop(self, seq_ids: Iterable[int]) -> None:
-        """Nothing: a sequence needs its slot until its end."""
-
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         self._refuse_known(child_id)
         parent = self.tables[parent_id]
@@ -268,7 +251,7 @@ class StateAllocator:
         device = self.device
         unused = device.content(slot) == name and not device.times_found[slot]
         if unused and not device.ref_counts[slot]:
-            self.invalidate(slot)
+            self.device.invalidate(slot)
 
     def settle(self) -> None:
         self._unsettled.clear()
@@ -277,27 +260,7 @@ class StateAllocator:
         fetches, self._fetches = self._fetches, []
         return fetches
 
-    def locate(self, content: BlockHash) -> Sequence[int] | None:
-        slot = self.device.find(content)
-        return None if slot is None else (slot,)
-
-    def locate_state(self, content: BlockHash) -> tuple[int, int] | None:
-        slot = self.device.find(content)
-        return None if slot is None else (0, slot)
-
-    def invalidate(self, block: int, kv_group: int = 0) -> None:
-        self.device.invalidate(block)
-
-    def watch(self, watcher: ContentWatcher, kv_group: int = 0) -> None:
-        self.device.watch(watcher, kv_group)
-
-    def clear_contents(self) -> None:
-        self.device.clear()
-
     # -- giving back and swapping --------------------------------------------------------------
-
-    def keep(self, seq_id: int, num_tokens: int, seconds: float) -> None:
-        """Which snapshots stay is decided by what they save, not by what callers ask."""
 
     def free(self, seq_id: int, *, invalid: bool = False) -> float:
         table = self.tables.pop(seq_id)
@@ -305,7 +268,7 @@ class StateAllocator:
             self.host.release(table.slot)
             return table.charge
         if invalid:
-            self.invalidate(table.slot)
+            self.device.invalidate(table.slot)
         self._leave(table)
         return table.charge
 
@@ -336,12 +299,9 @@ class StateAllocator:
     def need_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> PoolNeed:
         return PoolNeed(self._owed(headroom, len([*seq_ids])))
 
-    def blocks_to_swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> int:
-        return self.need_to_swap_in(seq_ids, headroom).blocks
-
     def swap_in(self, seq_ids: Iterable[int], headroom: int = 0) -> list[BlockMove] | None:
         ids = list(seq_ids)
-        if self.blocks_to_swap_in(ids, headroom) > self.device.num_free:
+        if self.need_to_swap_in(ids, headroom).blocks > self.device.num_free:
             return None
         target: dict[int, int] = {}
         for table in (self.tables[seq_id] for seq_id in ids):

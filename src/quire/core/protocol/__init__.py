@@ -1,6 +1,5 @@
 """What crosses between those who decide and those who carry out: values, and no scheduler."""
 
-from quire.core.protocol.behind import Behind, last_of
 from quire.core.protocol.decision import (
     Decision,
     PreemptionMode,
@@ -9,7 +8,7 @@ from quire.core.protocol.decision import (
     Verdict,
 )
 from quire.core.protocol.executor import Executor, Parts, PendingStep, Roster
-from quire.core.protocol.pooling import Pooler, Pooling, PoolingParams
+from quire.core.protocol.pooling import Pooling, PoolingParams
 from quire.core.protocol.request import KEPT_SECONDS, Adapter, FinishReason, Origin, Request
 from quire.core.protocol.sampling_params import SamplingParams
 from quire.core.protocol.soft_cut import SoftCut, column_biases
@@ -38,7 +37,6 @@ __all__ = [
     "NOBODY",
     "TO_DRAFT",
     "Adapter",
-    "Behind",
     "Chunk",
     "Decision",
     "Decoders",
@@ -50,7 +48,6 @@ __all__ = [
     "Outcome",
     "Parts",
     "PendingStep",
-    "Pooler",
     "Pooling",
     "PoolingParams",
     "PreemptionMode",
@@ -73,7 +70,6 @@ __all__ = [
     "Work",
     "column_biases",
     "confirmed",
-    "last_of",
     "seen",
     "work_of",
 ]

@@ -2,30 +2,17 @@
 
 from quire.core.scheduling.adapters import AdapterSlots
 from quire.core.scheduling.admission import BatchLimits, LookupWatcher
-from quire.core.scheduling.block_events import (
-    AllBlocksCleared,
-    BlockEvent,
-    BlockEvents,
-    BlocksRemoved,
-    BlocksStored,
-)
 from quire.core.scheduling.capability import Capability, Hooks
 from quire.core.scheduling.preemption import Recovery
 from quire.core.scheduling.prefix_cache import Caching
-from quire.core.scheduling.request_queue import Queueing, WaitEstimate
+from quire.core.scheduling.request_queue import Queueing
 from quire.core.scheduling.scheduler import Scheduler
 from quire.core.scheduling.sequence import MemoryStory, SequenceGroup
-from quire.core.scheduling.sessions.session import Ring, Session, SessionEvent, SessionVerb
-from quire.core.scheduling.sessions.sessions import SessionLimits
+from quire.core.scheduling.session import Session
 
 __all__ = [
     "AdapterSlots",
-    "AllBlocksCleared",
     "BatchLimits",
-    "BlockEvent",
-    "BlockEvents",
-    "BlocksRemoved",
-    "BlocksStored",
     "Caching",
     "Capability",
     "Hooks",
@@ -33,12 +20,7 @@ __all__ = [
     "MemoryStory",
     "Queueing",
     "Recovery",
-    "Ring",
     "Scheduler",
     "SequenceGroup",
     "Session",
-    "SessionEvent",
-    "SessionLimits",
-    "SessionVerb",
-    "WaitEstimate",
 ]

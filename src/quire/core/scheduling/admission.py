@@ -15,11 +15,10 @@ from quire.core.protocol.decision import Decision, Verdict
 from quire.core.protocol.request import Request
 from quire.core.protocol.step import Step
 from quire.core.scheduling.decoding import LiveGroups
-from quire.core.scheduling.preemption import Preemption, Shortage
+from quire.core.scheduling.preemption import Shortage
 from quire.core.scheduling.prefix_cache import PrefixCache
 from quire.core.scheduling.scores import ScoredBlocks
 from quire.core.scheduling.sequence import SequenceGroup, Status
-from quire.core.scheduling.sessions.session import Session
 
 
 @dataclass
@@ -103,7 +102,6 @@ class Admission:
         self,
         allocator: KVAllocator,
         live: LiveGroups,
-        preemption: Preemption,
         scored: ScoredBlocks,
         cache: PrefixCache | None,
     ) -> None:
@@ -112,7 +110,6 @@ class Admission:
         self._allocator = allocator
         self._unit = allocator.unit
         self._live = live
-        self._preemption = preemption
         self._scored = scored
         self._cache = cache
 
@@ -129,12 +126,14 @@ class Admission:
 
     def _resume(self, group: SequenceGroup, running: int, step: Step) -> Shortage | None:
         headroom = running + group.width if running else 0
-        moves = self._preemption.restore(group, headroom)
+        moves = self._allocator.swap_in(group.tables(), headroom)
         if moves is None:
             needed = self._allocator.blocks_to_swap_in(group.tables(), headroom)
             why, free = f"not enough free {self._unit} to swap in", self._allocator.num_free_blocks
             return Shortage(why, needed, free, unit=self._unit)
         step.moves.extend(moves)
+        group.status = Status.RUNNING
+        group.memory.swapped_blocks += len(moves)
         if self._cache is not None:
             self._cache.restored(group)
         why = f"{len(moves)} blocks swapped in"
@@ -268,17 +267,3 @@ def _refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> No
                 room = bisect_left(range(1, known + 1), True, key=never)
                 raise ContextLengthError(text, name, known, room, room)
             raise RequestError(text, name)
-
-
-def refuse_as_turn(request: Request, session: Session) -> None:
-    """RequestError for what a session's one sequence cannot do."""
-    params = request.params
-    if params.use_beam_search:
-        raise RequestError("a session has one sequence: no beam search", "use_beam_search")
-    if params.width != 1:
-        field = "n" if params.n != 1 else "best_of"
-        raise RequestError(f"a session has one sequence: {field} must be 1", field)
-    if params.prompt_logprobs is not None:
-        raise RequestError("prompt_logprobs cannot be had in a session", "prompt_logprobs")
-    if not session.history:
-        raise RequestError("append something to the session before it generates", "session_id")

@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from quire.core.errors import QuireError
 from quire.core.protocol import Outcome, Request, Step
 from quire.core.scheduling.scheduler import Scheduler
-from quire.core.scheduling.sessions.session import Session
+from quire.core.scheduling.session import Session
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")

@@ -14,7 +14,7 @@ from quire.core.scheduling.adapters import AdapterSlots
 from quire.core.scheduling.beam_search import BeamSearch, Extension
 from quire.core.scheduling.scores import PromptScores
 from quire.core.scheduling.sequence import Sequence, SequenceGroup, Status
-from quire.core.scheduling.sessions.session import Session
+from quire.core.scheduling.session import Session
 
 Candidates = dict[int, Seq[tuple[int, float]]]
 """seq_id -> (token, log-probability), likeliest first."""
@@ -81,7 +81,7 @@ class LiveGroups:
         """A group that runs a session's sequence on, to wait behind those that are there."""
         sequence = session.sequence
         group = SequenceGroup(request, sequence, None, (rank, next(self._seq_ids)))
-        session.begin(group, self._allocator)
+        session.begin(group)
         self._groups[request.request_id] = group
         self._branches[sequence.seq_id] = (group, sequence)
         self._sessions[request.request_id] = session
@@ -210,7 +210,7 @@ class LiveGroups:
         """End one branch and free its blocks; the group ends with its last one."""
         session = self._sessions.pop(group.request.request_id, None)
         if session is not None:
-            session.end(self._allocator, invalid=invalid)
+            session.end(invalid=invalid)
         elif branch.seq_id in group.tables():
             for tokens, seconds in () if invalid else group.request.keep:
                 self._allocator.keep(branch.seq_id, tokens, seconds)

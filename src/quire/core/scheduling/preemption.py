@@ -1,4 +1,4 @@
-"""Who gives way where blocks run short, and how they come back (PagedAttention, section 4.5).
+"""Who gives way where blocks run short (PagedAttention, section 4.5).
 
 After a recompute a tree of branches grows back: what was shared is computed once, and shared again.
 """
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
-from quire.core.memory import BlockMove, KVAllocator
+from quire.core.memory import KVAllocator
 from quire.core.protocol.decision import Decision, PreemptionMode, RecoveryCosts, Verdict
 from quire.core.protocol.step import Step
 from quire.core.scheduling.invalidation import PhysicalBlock
 from quire.core.scheduling.request_queue import RequestQueue
 from quire.core.scheduling.sequence import SequenceGroup, Status
-from quire.core.scheduling.sessions.sessions import Sessions
+from quire.core.scheduling.sessions import Sessions
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Shortage(NamedTuple):
 
 
 class Preemption:
-    """Takes the blocks of groups, by swap or by recompute, and brings the swapped ones back.
+    """Takes the blocks of groups, by swap or by recompute.
 
     Sessions that are idle give way before those that run, the longest idle one first.
     """
@@ -120,14 +120,6 @@ class Preemption:
             states = min(blocks, len(victim.tables()))
             swap += states * (costs.swap_per_state - costs.swap_per_block)
         return 2 * swap, distinct * costs.recompute_per_token
-
-    def restore(self, group: SequenceGroup, headroom: int) -> list[BlockMove] | None:
-        """The moves that bring a swapped group back; None if there is no room yet."""
-        moves = self._allocator.swap_in(group.tables(), headroom)
-        if moves is not None:
-            group.status = Status.RUNNING
-            group.memory.swapped_blocks += len(moves)
-        return moves
 
     def forget_invalid(
         self, groups: Iterable[SequenceGroup], lost: Set[PhysicalBlock]

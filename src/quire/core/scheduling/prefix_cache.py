@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from quire.core.memory import (
     BlockMove,
     BlockSource,
     Contents,
+    ContentWatcher,
     Demand,
     KVAllocator,
     SnapshotStops,
 )
 from quire.core.protocol.decision import RecoveryCosts
-from quire.core.scheduling.block_events import BlockEvents
+from quire.core.protocol.request import Request
 from quire.core.scheduling.offloading import Offloading
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
 
@@ -24,30 +26,32 @@ class Caching:
     """What a prefix cache has beside the pool.
 
     source: blocks that the pool does not have are fetched from it, and full ones stored in it.
-    watched: whether events are kept, for somebody who takes them.
     stops: where chunks of prompts end, for snapshots of states; None: layers keep no states.
     """
 
     source: BlockSource | None = None
-    watched: bool = False
     stops: SnapshotStops | None = None
 
 
-class PrefixCache:
-    """Gives full blocks their names, and finds them by these in the pool and in a source.
+class CacheListener(ContentWatcher, Protocol):
+    """Learns what can be found, as it changes, with the tokens behind the names."""
 
-    events: what can be found, as it changes; None: they are not kept.
-    """
+    def describe(self, request: Request, sequence: Sequence, num_tokens: int) -> None:
+        """What has been stored since the last call is among these first tokens of a sequence."""
+
+
+class PrefixCache:
+    """Gives full blocks their names, and finds them by these in the pool and in a source."""
 
     def __init__(
         self, allocator: KVAllocator, contents: Contents, caching: Caching, costs: RecoveryCosts
     ) -> None:
         size, source = allocator.block_size, caching.source
-        self.events = BlockEvents(contents, size) if caching.watched else None
         self.stops = caching.stops
         self.settled = True  # neither ``settle`` nor ``store`` has anything to do
         self._contents = contents
         self._block_size = size
+        self._listener: CacheListener | None = None
         self._offloading: Offloading | None = None
         if source is not None:
             self._offloading = Offloading(allocator, contents, source, costs)
@@ -56,6 +60,11 @@ class PrefixCache:
     def has_work(self) -> bool:
         """Whether there are blocks that the source would take now."""
         return self._offloading is not None and self._offloading.has_work
+
+    def listen(self, listener: CacheListener) -> None:
+        """Tell it from now on what can be found."""
+        self._listener = listener
+        self._contents.watch(listener)
 
     def settle(self) -> None:
         """The step under way is done, or will be before another moves blocks."""
@@ -83,8 +92,8 @@ class PrefixCache:
         branch.hash_blocks(size)
         self._contents.commit(branch.seq_id, branch.block_hashes, end // size)
         self.settled = False
-        if self.events is not None:
-            self.events.describe(group.request, branch, end)
+        if self._listener is not None:
+            self._listener.describe(group.request, branch, end)
         if self._offloading is not None:
             self._offloading.fill(branch, start // size, end // size)
 
@@ -101,9 +110,9 @@ class PrefixCache:
 
     def restored(self, group: SequenceGroup) -> None:
         """Memory has published blocks of the group that came from elsewhere."""
-        if self.events is not None:
+        if self._listener is not None:
             for branch in group.branches:
-                self.events.describe(group.request, branch, len(branch.token_ids))
+                self._listener.describe(group.request, branch, len(branch.token_ids))
 
     def invalidate(self, blocks: Iterable[tuple[int, int]]) -> None:
         """Let nobody find what these blocks were to hold: (KV group, block) of the device."""

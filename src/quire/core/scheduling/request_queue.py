@@ -1,8 +1,7 @@
-"""The queue of groups: who is served before whom, and how long a newcomer waits."""
+"""The queue of groups: who is served before whom."""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
@@ -18,8 +17,6 @@ from quire.core.scheduling.sequence import SequenceGroup, Status, by_rank, disca
 PRIORITY_SECONDS = 10.0
 """Under the priority policy, one level of priority is worth this much waiting. A group that waits
 moves up relative to newcomers, so none starves."""
-
-_FADING = 60.0  # seconds of waiting after which what was seen counts for a third
 
 
 @dataclass(frozen=True)
@@ -212,31 +209,3 @@ class ByRank:
 
 def _arrival(group: SequenceGroup) -> tuple[float, float]:
     return group.request.arrival, group.rank[1]
-
-
-class WaitEstimate:
-    """Learns at which pace newcomers leave ``queue``.
-
-    With ``seconds`` in which any waited, and ``left``, how many left the queue in them, both fading
-    as they grow old, ``n`` leave in n · (seconds + 1) / (left + 1). Seconds in which nobody waits
-    say nothing. As long as nothing was seen, that is one a second.
-    """
-
-    def __init__(self, queue: RequestQueue) -> None:
-        self._queue = queue
-        self._seconds = self._left = 0.0
-        self._seen = (0.0, 0, 0)  # the time, how many waited, how many had left
-
-    def of(self, count: int) -> float:
-        """Seconds until ``count`` have been let in, by what was seen."""
-        return count * (self._seconds + 1) / (self._left + 1)
-
-    def observe(self, now: float) -> None:
-        """Look at the queue. To be called after every step has been planned."""
-        (then, waiting, left), queue = self._seen, self._queue
-        if waiting:
-            elapsed = max(0.0, now - then)  # the clock may have been set back
-            fading = math.exp(-elapsed / _FADING)
-            self._seconds = self._seconds * fading + elapsed
-            self._left = self._left * fading + queue.num_left - left
-        self._seen = now, queue.num_new, queue.num_left

@@ -18,7 +18,6 @@ from quire.core.scheduling.admission import (
     BatchLimits,
     SchedulerStats,
     fitted,
-    refuse_as_turn,
     too_many,
 )
 from quire.core.scheduling.chunking import Chunker, tokens_to_compute
@@ -30,7 +29,8 @@ from quire.core.scheduling.prefix_cache import Caching, PrefixCache
 from quire.core.scheduling.request_queue import Queueing, RequestQueue
 from quire.core.scheduling.scores import ScoredBlocks
 from quire.core.scheduling.sequence import SequenceGroup, Status
-from quire.core.scheduling.sessions.sessions import SessionLimits, Sessions
+from quire.core.scheduling.session import Session, refuse_as_turn
+from quire.core.scheduling.sessions import Sessions
 from quire.core.scheduling.sharing import BesideShare, DecodeShare
 
 
@@ -52,7 +52,6 @@ class Scheduler:
         allocator: KVAllocator,
         batch: BatchLimits,
         queueing: Queueing = Queueing(),  # noqa: B008  # frozen, as all of these
-        sessions: SessionLimits = SessionLimits(),  # noqa: B008
         recovery: Recovery = Recovery(),  # noqa: B008
         caching: Caching | None = Caching(),  # noqa: B008
     ) -> None:
@@ -66,10 +65,10 @@ class Scheduler:
         if caching is not None and contents is not None:
             self.prefix_cache = PrefixCache(allocator, contents, caching, recovery.costs)
         live = self._live = LiveGroups(allocator, self.adapters)
-        self.sessions = Sessions(allocator, live, sessions)
+        self.sessions = Sessions(allocator, live)
         scored = self._scored = ScoredBlocks(allocator.block_size)
-        preemption = self._preemption = Preemption(allocator, queue, self.sessions, recovery)
-        self.admission = Admission(allocator, live, preemption, scored, self.prefix_cache)
+        self._preemption = Preemption(allocator, queue, self.sessions, recovery)
+        self.admission = Admission(allocator, live, scored, self.prefix_cache)
         self._chunker = Chunker(allocator, live, scored, self.prefix_cache)
         self._lookahead = Lookahead(allocator, self._chunker)
         self._share, self._beside = DecodeShare(), BesideShare()
@@ -82,15 +81,24 @@ class Scheduler:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def add(self, request: Request) -> SequenceGroup:
-        """Queue a request, or refuse it (RequestError) if it could never run to its end."""
+    def add(self, request: Request, session: Session | None = None) -> SequenceGroup:
+        """Queue a request, or refuse it (RequestError) if it could never run to its end.
+
+        session: whose history it goes on from, as its next turn.
+        """
         try:
             rank = self.queue.rank(request)
-            request = self._fitted(request, len(request.prompt_token_ids))
+            if session is None:
+                request = self._fitted(request, len(request.prompt_token_ids))
+            else:
+                refuse_as_turn(request, session)
+                request = self._fitted(request, len(session.history))
         except RequestError:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
-        return self.queue.enqueue(self._live.add(request, rank))
+        if session is None:
+            return self.queue.enqueue(self._live.add(request, rank))
+        return self.queue.enqueue(self.sessions.begin(session, request, rank))
 
     def abort(self, request_id: str, *, invalid: bool = False) -> bool:
         """End a request and free its blocks; False if there is none of that id.
@@ -156,23 +164,6 @@ class Scheduler:
     @property
     def num_running_seqs(self) -> int:
         return self.queue.num_running_seqs
-
-    # -- requests of sessions, which are opened, fed, cut and closed by ``sessions`` ------------
-
-    def add_turn(self, session_id: str, request: Request) -> SequenceGroup:
-        """Queue a request that goes on from the session's history, or refuse it.
-
-        UnknownSessionError if it is not open, SessionBusyError while it has a turn.
-        """
-        session = self.sessions.unused(session_id)
-        try:
-            rank = self.queue.rank(request)
-            refuse_as_turn(request, session)
-            request = self._fitted(request, len(session.history))
-        except RequestError:
-            self.stats.decisions[Verdict.REFUSE.value] += 1
-            raise
-        return self.queue.enqueue(self.sessions.begin(session_id, request, rank))
 
     # -- one iteration -------------------------------------------------------------------------
 

@@ -20,13 +20,14 @@ from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.misses import MissFinder
 from quire.capabilities.pooling.files import bytes_of, read_pooler
-from quire.capabilities.sessions import SessionManager, SessionRules
+from quire.capabilities.pooling.pooler import Pooler
+from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
 from quire.core.errors import DOCTOR, ConfigError, ModelError
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource
-from quire.core.protocol import Pooler, RecoveryCosts
+from quire.core.protocol import RecoveryCosts
 from quire.core.scheduling import Scheduler
 from quire.engine.assembly.centring import with_centred_keys
 from quire.engine.assembly.draft import draft_share, load_draft
@@ -89,6 +90,10 @@ from quire.models.shape import CacheShape, read_shape
 from quire.text.tokenizer import Tokenizer
 
 DEMO_NAME = "quire-demo"
+_NO_SOFT_CUTS_OF_STATES = (
+    "this model's layers keep a state of all the history, which cannot count for less: "
+    "soft_cut is for models whose layers all have attention; use hard_cut or recompute"
+)
 _NO_SOFT_CUTS_ON_GPU = "soft cuts are computed on CPUs only: choose device cpu, or cut hard"
 
 
@@ -306,8 +311,20 @@ def _session_rules(config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime
     if loaded.cache.depends_on_prompt_length:
         why_not = "this model's rotary scaling depends on the length of the prompt: no sessions"
     why_no_soft_cuts = None if runtime.device.type == "cpu" else _NO_SOFT_CUTS_ON_GPU
-    longest = loaded.limits.max_model_len
-    return SessionRules(config.session_timeout, longest, why_not, why_no_soft_cuts)
+    limits = loaded.limits
+    if limits.states is not None:
+        why_no_soft_cuts = _NO_SOFT_CUTS_OF_STATES
+    longest, window = limits.max_model_len, limits.kv_groups[0].window
+    size = window.sinks + window.tokens if longest is None and window else longest
+    return SessionRules(
+        config.session_timeout,
+        longest,
+        why_not,
+        why_no_soft_cuts,
+        limits.max_num_sessions,
+        limits.max_sessions_per_client,
+        Ring(limits.attention_sinks, size),
+    )
 
 
 def _load_draft(

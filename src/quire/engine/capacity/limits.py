@@ -40,7 +40,6 @@ def limits_of(config: EngineConfig, cache: CacheShape) -> EngineLimits:
         max_sessions_per_client=config.max_sessions_per_client or max(1, sessions // 2),
         max_queue_time=config.max_queue_time,
         max_loras=config.max_loras if config.enable_lora else 0,
-        kv_events=config.kv_events is not None,
     )
 
 

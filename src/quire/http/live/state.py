@@ -11,9 +11,10 @@ from typing import Any, Literal, Protocol, TypeVar
 from msgspec.structs import asdict
 
 from quire.blocks.store import StoreCounts, places_of
+from quire.capabilities.sessions import OpenSession
 from quire.core.errors import RequestError
 from quire.core.metrics import Miss
-from quire.core.scheduling import Scheduler, Session
+from quire.core.scheduling import Scheduler
 from quire.core.version import __version__
 from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import (
@@ -314,7 +315,7 @@ class StateReader:
 
     def state(self, limit: int) -> EngineState:
         """With details of at most ``limit`` requests of each kind, and sessions."""
-        engine, sessions = self._engine, self._engine.scheduler.sessions
+        engine, sessions = self._engine, self._engine.capabilities.sessions.all()
         preemptions = (one for one in reversed(engine.log.since(0)) if one.decision.what.preempts)
         return EngineState(
             **asdict(self.moment(limit)),
@@ -328,7 +329,7 @@ class StateReader:
             last_preemption=next(map(self._decision, preemptions), None),
             settings=self._settings(),
             num_sessions=len(sessions),
-            sessions=[self._session(one) for one in _last(sessions.all(), limit)],
+            sessions=[self._session(one) for one in _last(sessions, limit)],
             adapters=self._adapters(),
             ranks=None if engine.capabilities.others is None else engine.capabilities.others.size,
             store=self._store(),
@@ -484,7 +485,7 @@ class StateReader:
             counts.bad_blocks,
         )
 
-    def _session(self, session: Session) -> SessionRow:
+    def _session(self, session: OpenSession) -> SessionRow:
         holder = session.turn or session.resting
         return SessionRow(
             session.session_id,

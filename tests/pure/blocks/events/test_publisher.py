@@ -12,8 +12,8 @@ import pytest
 
 from quire.blocks.events import EventPublisher
 from quire.blocks.events.config import KVEventsConfig
+from quire.blocks.events.events import BlocksRemoved
 from quire.core.errors import ConfigError
-from quire.core.scheduling import BlocksRemoved
 from support.vllm_events import Subscriber, replay
 
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from quire.blocks.events import Wire
+from quire.blocks.events.events import AllBlocksCleared, BlocksRemoved, BlocksStored
 from quire.blocks.events.wire import short
 from quire.core.memory import hash_blocks
 from quire.core.protocol import Adapter
-from quire.core.scheduling import AllBlocksCleared, BlocksRemoved, BlocksStored
 from support.vllm_events import AllBlocksCleared as Cleared
 from support.vllm_events import BlockRemoved, BlockStored, read_batch
 

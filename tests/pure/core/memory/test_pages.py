@@ -237,7 +237,8 @@ class PagesMachine(RuleBasedStateMachine):
     def grow(self, wants: dict[int, int]) -> bool:
         groups = self.allocator.kv_groups
         for one in groups:
-            one.drop(wants)
+            if isinstance(one, PagedAllocator):
+                one.drop(wants)
         taken = [one.blocks_to_append(wants) for one in groups]
         room = has_room(self.allocator, taken, [set()] * len(taken), self.pages, self.units)
         moves = self.allocator.append(wants)

@@ -113,7 +113,7 @@ class StatesMachine(RuleBasedStateMachine):
     def grow(self, seq_id: int, known: Text, moves: list[BlockMove]) -> Write | None:
         """Plan a chunk of all that is known of a sequence, up to where a snapshot is taken."""
         start = len(self.texts[seq_id])
-        free = self.states.num_free_blocks
+        free = self.states.device.num_free
         more = self.allocator.append({seq_id: len(known) - start})
         if more is None:
             assert self.states.blocks_to_append({seq_id: 1}) > free or not self.roomy

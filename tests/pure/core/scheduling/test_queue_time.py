@@ -7,7 +7,7 @@ from typing import Any
 
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Decision, Request, SamplingParams, SchedulingPolicy, Step, Verdict
-from quire.core.scheduling import Scheduler
+from quire.core.scheduling import Scheduler, Session
 from support.outcomes import answer, take_in
 from support.schedulers import make_scheduler
 
@@ -86,24 +86,24 @@ def test_a_step_may_be_empty_but_for_those_it_ends() -> None:
 
 def test_a_turn_that_waited_too_long_leaves_its_session_usable() -> None:
     scheduler = make()
-    scheduler.sessions.open("s")
-    scheduler.sessions.append("s", [1, 2, 3, 4, 5])
-    scheduler.add_turn("s", replace(request("t0", max_tokens=2), prompt_token_ids=(1, 2, 3, 4, 5)))
+    session = scheduler.sessions.open("s", "", None, Session)
+    session.append([1, 2, 3, 4, 5])
+    scheduler.add(replace(request("t0", max_tokens=2), prompt_token_ids=(1, 2, 3, 4, 5)), session)
     for _ in range(2):
         run(scheduler, 0.0)
-    assert list(scheduler.sessions.get("s").history) == [1, 2, 3, 4, 5, 7, 7]
+    assert list(session.history) == [1, 2, 3, 4, 5, 7, 7]
     scheduler.add(request("a"))
     run(scheduler, 0.0)
-    scheduler.sessions.append("s", [8])
-    scheduler.add_turn("s", replace(request("t1"), prompt_token_ids=(8,)))
+    session.append([8])
+    scheduler.add(replace(request("t1"), prompt_token_ids=(8,)), session)
     assert [decision.request_id for decision in expired(run(scheduler, 9.0))] == ["t1"]
     scheduler.abort("a")
-    assert scheduler.sessions.get("s").turn is None
-    scheduler.add_turn("s", replace(request("t2", 9.0, max_tokens=1), prompt_token_ids=()))
+    assert session.turn is None
+    scheduler.add(replace(request("t2", 9.0, max_tokens=1), prompt_token_ids=()), session)
     step = run(scheduler, 9.0)
     # Its blocks have stayed: only the last token of turn t0 and the new one are computed.
     assert [chunk.token_ids for chunk in step.chunks] == [[7, 8]]
-    assert list(scheduler.sessions.get("s").history) == [1, 2, 3, 4, 5, 7, 7, 8, 7]
+    assert list(session.history) == [1, 2, 3, 4, 5, 7, 7, 8, 7]
 
 
 def test_steps_planned_ahead_end_them_too() -> None:

@@ -80,12 +80,12 @@ def test_only_who_has_the_same_cuts_finds_what_comes_after_them() -> None:
         ("sooner", (8, -1.0, 3)),
         ("longer", (10, -1.0, 4)),
     ):
-        talk.scheduler.sessions.open(name)
+        talk.sessions.open(name)
         rest = TOKENS
         if cut is not None:
             position, bias, fade = cut
-            talk.scheduler.sessions.append(name, TOKENS[:position])
-            talk.scheduler.sessions.soft_cut(name, bias, fade)
+            talk.sessions.append(name, TOKENS[:position])
+            talk.sessions.soft_cut(name, bias, fade)
             rest = TOKENS[position:]
         talk.decisions.clear()
         talk.say(name, rest)
@@ -98,7 +98,7 @@ def test_only_who_has_the_same_cuts_finds_what_comes_after_them() -> None:
 
 def test_cuts_go_where_their_tokens_go() -> None:
     talk = Talk(sight=Sight(12, 3))
-    sessions = talk.scheduler.sessions
+    sessions = talk.sessions
     sessions.open("s")
     sessions.append("s", TOKENS[:10])
     sessions.soft_cut("s", -1.0, 50)
@@ -134,18 +134,18 @@ def test_cuts_go_where_their_tokens_go() -> None:
 )
 def test_what_is_no_cut_is_refused_by_name(bias: Any, fade: Any, field: str) -> None:
     talk = Talk()
-    talk.scheduler.sessions.open("s")
-    talk.scheduler.sessions.append("s", TOKENS)
+    talk.sessions.open("s")
+    talk.sessions.append("s", TOKENS)
     ranges = {"bias": "from -inf to 0", "fade": "from 0 to 2,147,483,647"}
     with pytest.raises(RequestError, match=f"{field} must be .*{ranges[field]}") as refused:
-        talk.scheduler.sessions.soft_cut("s", bias, fade)
+        talk.sessions.soft_cut("s", bias, fade)
     assert refused.value.field == field
-    assert talk.scheduler.sessions.get("s").soft_cuts == ()
+    assert talk.sessions.get("s").soft_cuts == ()
 
 
 def test_when_there_can_be_no_cut() -> None:
     talk = Talk(num_blocks=64, sight=Sight(12, 3))
-    sessions = talk.scheduler.sessions
+    sessions = talk.sessions
     sessions.open("s")
     for tokens in ([], [1, 2, 3]):
         sessions.append("s", tokens)

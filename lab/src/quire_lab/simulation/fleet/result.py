@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.core.metrics import Distribution, Summary
+from quire_lab.simulation.latencies import Distribution, Summary
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import RequestRecord, ServedLoad, SimulationResult
 from quire_lab.simulation.served import ServedCounter

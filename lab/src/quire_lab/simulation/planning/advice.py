@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.metrics import Goals
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.changes import Change, Changed, Price
 from quire_lab.simulation.planning.plan import Binding, Plan
 from quire_lab.simulation.planning.search import CLOSE

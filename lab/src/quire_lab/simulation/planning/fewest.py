@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from quire.core.errors import ConfigError
-from quire.core.metrics import Goals
 from quire_lab.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire_lab.simulation.fleet import FleetResult, FleetSetup, FleetSimulator, ReplicaKind
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.plan import GOAL_SHARE, Saturation, most_missed_of
 from quire_lab.simulation.planning.planner import Planner

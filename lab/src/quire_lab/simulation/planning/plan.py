@@ -8,10 +8,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from quire.core.limits import EngineLimits
-from quire.core.metrics import Goals
 from quire.models.shape import ModelShape
 from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation.catalogue.machines import Machine
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.changes import Change, Changed
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.search import CLOSE

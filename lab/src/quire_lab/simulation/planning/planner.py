@@ -12,11 +12,11 @@ from functools import partial
 
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
-from quire.core.metrics import Goals
 from quire.engine.traces.request import TraceRequest
 from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire_lab.simulation.baselines import BASELINES, Baseline
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.combination import cheapest
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.nameless import OnStep, nameless, nobody_gives_way, sooner

@@ -9,10 +9,10 @@ from functools import partial
 
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
-from quire.core.metrics import Goals
 from quire.core.protocol import Work
 from quire.engine.traces.request import TraceRequest
 from quire_lab.simulation.fleet import FleetResult, FleetSetup, FleetSimulator, ReplicaKind
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.changes import Change, Changed, Price, changes
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.nameless import (

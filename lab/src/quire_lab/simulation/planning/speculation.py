@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.metrics import Goals
 from quire_lab.simulation.drafting import SimulatedDrafting
+from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.plan import Saturation
 from quire_lab.simulation.planning.planner import Planner
 from quire_lab.simulation.planning.trials import DraftTrials, Trial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quire.core.protocol.step import Chunk, Step
+from quire.core.protocol import Chunk, Step
 
 _MOST = 32  # tokens of a sequence
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence as Seq
 from itertools import pairwise
 from typing import NamedTuple
 
-from quire.core.memory import BlockHash, Contents
-from quire.core.protocol.request import Adapter, Request
+from quire.core.memory import BlockHash
+from quire.core.protocol import Adapter, Request
+from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence
 
 
@@ -38,17 +39,21 @@ BlockEvent = BlocksStored | BlocksRemoved | AllBlocksCleared
 
 
 class BlockEvents:
-    """Events in the order in which they happen, until they are taken.
+    """Events in the order in which they happen, until they are taken: a ``CacheListener``."""
 
-    Memory knows names. Which tokens they stand for is known of the sequence: ``describe`` must be
-    called with it as soon as memory has published blocks of it, before anything else happens.
-    """
-
-    def __init__(self, contents: Contents, block_size: int) -> None:
+    def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._events: list[BlockEvent] = []
         self._undescribed: dict[BlockHash, list[int]] = {}  # by name: in which KV groups
-        contents.watch(self)
+
+    @classmethod
+    def of(cls, scheduler: Scheduler) -> BlockEvents | None:
+        """Those of its prefix cache, from now on, if it has one."""
+        if scheduler.prefix_cache is None:
+            return None
+        events = cls(scheduler.allocator.block_size)
+        scheduler.prefix_cache.listen(events)
+        return events
 
     def stored(self, kv_group: int, content: BlockHash) -> None:
         self._undescribed.setdefault(content, []).append(kv_group)
@@ -64,7 +69,6 @@ class BlockEvents:
         self._events = [AllBlocksCleared()]  # whatever happened before is undone
 
     def describe(self, request: Request, sequence: Sequence, num_tokens: int) -> None:
-        """What has been stored since the last call is among these first tokens of a sequence."""
         names, index = sequence.block_hashes, num_tokens // self._block_size
         index = min(index, len(names))
         places: dict[int, list[int]] = {}

@@ -1,1 +1,0 @@
-"""Sequences that live from turn to turn."""
