@@ -179,14 +179,13 @@ class Grammars(Capability):
 
     def recall(self, scheduler: Scheduler) -> None:
         """See ``Capability``: who knows now what may come next."""
-        now = time.monotonic()
         for follower in (self._follower, self._slow):
             follower.pump(None, 0.0)
         sitting = list[str]()
         for request_id in scheduler.queue.sitting:
             group = scheduler.group(request_id)
             rules = None if group is None else group.request.rules
-            if isinstance(rules, BoxedRules) and rules.sits(now):
+            if isinstance(rules, BoxedRules) and rules.sits():
                 sitting.append(request_id)
         scheduler.sit_out(sitting)
         self._sitting = bool(scheduler.queue.sitting)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from quire.capabilities.box import Box, BoxBroken
+from quire.capabilities.box import Box, BoxBroken, BoxWorker
 from quire.core.errors import EngineError, RequestError
 
 MEMORY = 256 << 20
@@ -64,6 +64,22 @@ def test_what_goes_wrong_is_named_and_the_next_call_has_a_new_worker(
     assert box.call("process", seconds=30, gives=int) != process
     assert time.monotonic() - started < 2  # it takes milliseconds
     assert not psutil.pid_exists(process)
+
+
+def test_who_is_kept_from_computing_has_not_taken_long(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = box.worker()
+    os.kill(worker.process, signal.SIGSTOP)
+    timer = threading.Timer(0.4, os.kill, (worker.process, signal.SIGCONT))
+    timer.start()
+    assert worker.call("process", seconds=0.1, gives=int) == worker.process
+    timer.join()
+    os.kill(worker.process, signal.SIGSTOP)
+    monkeypatch.setattr("quire.capabilities.box.box._LONGEST_STANDSTILL", 0.1)
+    with pytest.raises(BoxBroken, match="stood still"):
+        worker.call("process", seconds=30, gives=int)
+    assert not psutil.pid_exists(worker.process)
 
 
 def test_an_answer_of_another_type_ends_the_worker(box: Box) -> None:
