@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from quire.capabilities.box import Box, BoxBroken, BoxWorker
+from quire.capabilities.box import Box, BoxBroken
 from quire.core.errors import EngineError, RequestError
 
 MEMORY = 256 << 20
