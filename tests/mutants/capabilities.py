@@ -270,7 +270,7 @@ MUTANTS = (
         f"{_BOX}/box.py",
         "        self.end()\n        raise BoxBroken(allowed.why())\n",
         "        raise BoxBroken(allowed.why())\n",
-        f"{_OF_BOX}::test_what_goes_wrong_is_named_and_the_next_call_has_a_new_worker",
+        f"{_OF_BOX}::test_who_is_kept_from_computing_has_not_taken_long",
     ),
     Mutant(
         "a long call keeps the cores",

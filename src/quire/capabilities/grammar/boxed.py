@@ -120,16 +120,18 @@ class BoxedGuide:
         """See ``OutputGuide``."""
         return self.rules.failure or self._failure
 
-    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
+    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
         """See ``OutputGuide``."""
         masks, flight = self._masks, self.flight
         missing = [one for one in lengths if one not in masks and one not in flight]
         if not missing and (not forced or self._forced[0] == len(output)):
-            return
-        if self.rules.failure is None:  # else another worker may die of it
-            if masks:
-                self._masks = {one: masks[one] for one in lengths if one in masks}
-            self.want(output, missing, forced=forced)
+            return self.wanted is not None
+        if self.rules.failure is not None:  # another worker may die of it
+            return False
+        if masks:
+            self._masks = {one: masks[one] for one in lengths if one in masks}
+        self.want(output, missing, forced=forced)
+        return True
 
     def want(self, output: Sequence[int], lengths: list[int], *, forced: bool = False) -> None:
         """Ask that, as soon as there is nothing that has been asked before."""
@@ -318,17 +320,20 @@ class Follower:
         assert guide.wanted is not None
         output, lengths, forced = guide.wanted
         guide.wanted, guide.asked = None, output
+        if len(lengths) == 1 and not forced and guide.knower == self._number:
+            length, kept = lengths[0], guide.kept
+            if length == kept + 1:  # as nearly always
+                row = self._rows.pop()
+                guide.kept, guide.flight = length, {length: row}
+                self._flights[guide.number] = guide, [row]
+                plain.extend((guide.number, kept, output[kept], row))
+                return
         first = len(self._rows) - len(lengths)
         rows = self._rows[first:]
         del self._rows[first:]
         guide.flight = dict(zip(lengths, rows, strict=True))
         self._flights[guide.number] = guide, rows
-        kept = guide.kept
-        if guide.knower == self._number and not forced and lengths == [kept + 1]:
-            guide.kept = kept + 1
-            plain.extend((guide.number, kept, output[kept], rows[0]))
-            return
-        form = None
+        kept, form = guide.kept, None
         if guide.knower != self._number:
             guide.knower, kept, form = self._number, 0, guide.rules.form
         guide.kept = end = len(output) if forced else max(lengths, default=kept)

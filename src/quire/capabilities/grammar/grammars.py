@@ -38,11 +38,12 @@ class PlainGuide:
         self._masks: dict[int, Mask] = {}
         self._forced: Sequence[int] = ()
 
-    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
+    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
         """See ``OutputGuide``."""
         places = [(self._guide, output, length) for length in lengths]
         self._masks = dict(zip(lengths, Guide.fill_masks(places, self._vocab_size), strict=True))
         self._forced = self._guide.forced(output) if forced else ()
+        return False
 
     def wait(self, deadline: float) -> None:
         """See ``OutputGuide``."""

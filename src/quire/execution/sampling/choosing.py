@@ -201,7 +201,7 @@ class Choosing:
                 length = len(past)
                 past.ask((length,), forced=self._tell_forced)
                 guides.append((asking.chunk.seq_id, guide, length))
-        begin_finding(guide for _, guide, _ in guides)
+        begin_finding([guide for _, guide, _ in guides])
         if self._tell_forced:
             wait_for((guide for _, guide, _ in guides), _FORCED)
             for seq_id, guide, length in guides:
@@ -226,12 +226,14 @@ class Choosing:
     def ask_guides(self) -> None:
         """Have it found out what may come next, as far as the tokens are known before."""
         if self._has_pasts and self._before is None:
-            self._remember()
-            begin_finding(one.past.guide for one in self._asking if one.past and one.past.guide)
+            begin_finding(self._remember())
 
-    def _remember(self) -> None:
-        """Note what the sequences have been given, where their params look at it."""
-        self._remembered = True
+    def _remember(self) -> list[OutputGuide]:
+        """Note what the sequences have been given, where their params look at it.
+
+        The guides that have something to find out.
+        """
+        self._remembered, guides = True, list[OutputGuide]()
         for asking in self._asking:
             if asking.past is not None:
                 chunk = asking.chunk
@@ -245,7 +247,9 @@ class Choosing:
                         continue
                 asking.past.take(start, tokens)
                 first, rows = asking.num_output_tokens, asking.readout.rows
-                asking.past.ask(range(first, first + rows))
+                if (guide := asking.past.ask(range(first, first + rows))) is not None:
+                    guides.append(guide)
+        return guides
 
     def _wait_for_guides(self) -> None:
         """Who may come next; who does not know it in time is given no token."""

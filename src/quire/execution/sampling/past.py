@@ -108,11 +108,15 @@ class Past:
             self._guide = self._rules.guide()
         return self._guide
 
-    def ask(self, lengths: Sequence[int], *, forced: bool = False) -> None:
-        """Have the guide find out what may follow that many tokens; see ``OutputGuide.ask``."""
+    def ask(self, lengths: Sequence[int], *, forced: bool = False) -> OutputGuide | None:
+        """Have the guide find out what may follow that many tokens; see ``OutputGuide.ask``.
+
+        None: there is no guide, or nothing that it has not been asked before.
+        """
         guide = self.guide
-        if guide is not None:
-            guide.ask(self._output, lengths, forced=forced)
+        if guide is not None and guide.ask(self._output, lengths, forced=forced):
+            return guide
+        return None
 
     def spent(self) -> float:
         """Seconds of a processor that finding it out has taken since the last call."""

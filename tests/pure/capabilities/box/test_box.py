@@ -17,6 +17,7 @@ import pytest
 
 from quire.capabilities.box import Box, BoxBroken
 from quire.core.errors import EngineError, RequestError
+from support.boxed import stop
 
 MEMORY = 256 << 20
 
@@ -70,12 +71,12 @@ def test_who_is_kept_from_computing_has_not_taken_long(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = box.worker()
-    os.kill(worker.process, signal.SIGSTOP)
+    stop(worker.process)
     timer = threading.Timer(0.4, os.kill, (worker.process, signal.SIGCONT))
     timer.start()
     assert worker.call("process", seconds=0.1, gives=int) == worker.process
     timer.join()
-    os.kill(worker.process, signal.SIGSTOP)
+    stop(worker.process)
     monkeypatch.setattr("quire.capabilities.box.box._LONGEST_STANDSTILL", 0.1)
     with pytest.raises(BoxBroken, match="stood still"):
         worker.call("process", seconds=30, gives=int)

@@ -21,6 +21,7 @@ from quire.capabilities.grammar.service import HEADER, SLOW, GrammarService, Voc
 from quire.core.errors import RequestError
 from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.execution.sampling.guidance import begin_finding, wait_for
+from support.boxed import stop
 from support.grammars import END, Words, backend, compiler, tokens_of
 
 SIZE = backend().get_vocab_size()
@@ -126,7 +127,7 @@ def test_who_waits_for_a_worker_that_does_not_get_to_compute_waits(
     mask(guide, output, 3)
     worker = rules.follower._worker
     assert worker is not None
-    os.kill(worker.process, signal.SIGSTOP)
+    stop(worker.process)
     guide.ask(output, [4])
     guide.wait(time.monotonic() + 0.3)
     guide.late()
