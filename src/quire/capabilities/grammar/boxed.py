@@ -123,6 +123,8 @@ class BoxedGuide:
     def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
         """See ``OutputGuide``."""
         masks, flight = self._masks, self.flight
+        if len(lengths) == 1 and not forced and (lengths[0] in masks or lengths[0] in flight):
+            return self.wanted is not None
         missing = [one for one in lengths if one not in masks and one not in flight]
         if not missing and (not forced or self._forced[0] == len(output)):
             return self.wanted is not None

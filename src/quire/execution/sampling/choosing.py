@@ -163,7 +163,8 @@ class Choosing:
             drawn, first, seconds = self._draws.read(), 0, self._draws.seconds
             for asking in self._asking:
                 seq_id, last = asking.chunk.seq_id, first + asking.num_draws
-                spent = 0.0 if asking.past is None else asking.past.spent()
+                guide = None if asking.past is None else asking.past.guide
+                spent = 0.0 if guide is None else guide.spent()
                 known = self._outcomes.get(seq_id, _NOTHING)
                 if last > first and seq_id in self._late:
                     known = known._replace(late=True, beside=spent)
@@ -198,7 +199,7 @@ class Choosing:
             samples = self._outcomes[asking.chunk.seq_id].tokens
             if samples and not _ends(asking.whose, samples[-1].token_id):
                 past.take(asking.num_output_tokens, [sample.token_id for sample in samples])
-                length = len(past)
+                length = asking.num_output_tokens + len(samples)
                 past.ask((length,), forced=self._tell_forced)
                 guides.append((asking.chunk.seq_id, guide, length))
         begin_finding([guide for _, guide, _ in guides])
@@ -260,6 +261,8 @@ class Choosing:
             if guide is None:
                 continue
             first, rows = asking.num_output_tokens, asking.readout.rows
+            if rows == 1 and guide.mask(first) is not None:  # as nearly always
+                continue
             sure = _num_known(guide, first, rows)
             if sure < rows:  # with the first of them, most of the others' come as well
                 guide.wait(deadline)
