@@ -322,9 +322,9 @@ MUTANTS = (
         f"{_OF_BOX}::test_who_is_kept_from_computing_has_not_taken_long",
     ),
     Mutant(
-        "a worker that waits for ever is waited for",
+        "a worker that does not get to compute keeps others waiting for ever",
         f"{_BOX}/box.py",
-        "if left <= 0 or now - self._moved > _LONGEST_STANDSTILL:",
+        "if left <= 0 or time.monotonic() > self._deadline:",
         "if left <= 0:",
         f"{_OF_BOX}::test_who_is_kept_from_computing_has_not_taken_long",
     ),

@@ -25,7 +25,7 @@ from quire.capabilities.box.inside import FORK, LENGTH, PROCESS, REAP, BoxPlan, 
 from quire.core.errors import EngineError, QuireError, RequestError
 
 _LONGEST_START = 120.0  # seconds, in which a service reads what it needs
-_LONGEST_STANDSTILL = 60.0  # seconds in which a process that is to do something computes nothing
+_HELD_UP = 4  # times as long as its processor's time something may take by the clock
 _SHORTEST_LOOK, _LONGEST_LOOK = 0.01, 5.0  # seconds between two looks at its clock
 _LARGEST = 256 << 20  # bytes of an answer
 _LONG = 0.1  # seconds of a call, after which it leaves the cores to others
@@ -49,32 +49,31 @@ class BoxBroken(QuireError):
 class Allowance:
     """How long a process may be at something, in seconds of a processor.
 
-    Others may keep it from computing for any time, for which nobody who has asked for something is
-    to blame. One that stands still, and so waits for something that does not come, ends as well.
+    Others may keep it from computing, for which nobody who has asked for something is to blame. But
+    it may not hold a turn for which they wait for ever, nor wait for what does not come.
     """
 
     def __init__(self, process: int, seconds: float) -> None:
-        self._process, self._seconds = process, seconds
+        self._seconds = seconds
         self._clock: Callable[[], float] = time.monotonic
         if sys.platform == "linux":  # which numbers the clock of a process so
             self._clock = partial(time.clock_gettime, ~process << 3 | 2)
-        self._moved = time.monotonic()
+        self._deadline = time.monotonic() + _HELD_UP * seconds
+        self._last = 0.0
         self._began = self._last = self._now()
 
     def left(self) -> float:
         """Seconds after which to look again; 0: none is left."""
-        clock, now = self._now(), time.monotonic()
-        if clock > self._last:
-            self._last, self._moved = clock, now
-        left = self._seconds - clock + self._began
-        if left <= 0 or now - self._moved > _LONGEST_STANDSTILL:
+        self._last = self._now()
+        left = self._seconds - self._last + self._began
+        if left <= 0 or time.monotonic() > self._deadline:
             return 0.0
         return min(max(left, _SHORTEST_LOOK), _LONGEST_LOOK)
 
     def why(self) -> str:
         """Once none is left."""
         if self._last - self._began < self._seconds:
-            return f"it has stood still for {_LONGEST_STANDSTILL:g} s"
+            return f"it has not come to an end within {_HELD_UP * self._seconds:g} s"
         return f"it takes more than {self._seconds:g} s"
 
     def _now(self) -> float:
