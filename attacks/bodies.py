@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 
 from attacks.attack import (
@@ -13,7 +15,8 @@ from attacks.attack import (
     posting,
     posting_chats,
 )
-from attacks.target import Target
+from attacks.crowd import crowd
+from attacks.target import Target, http_request
 
 _MANY = 100_000
 _MILLION = 10**6
@@ -67,6 +70,31 @@ def unclosed(target: Target) -> bytes:
     return with_prompt(target, b'"' + b"a" * 10 * _MILLION)
 
 
+def calls(target: Target) -> bytes:
+    """A conversation of calls and what they gave, of which much is made before it is refused."""
+    items = [
+        {"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": "{}"}
+        if i % 2 == 0
+        else {"type": "function_call_output", "call_id": f"c{i - 1}", "output": "a" * 100}
+        for i in range(3_000)
+    ]
+    body = {"model": target.limits.model, "input": items, "max_output_tokens": 16}
+    return json.dumps(body).encode()
+
+
+def _packed(target: Target, content: bytes) -> bytes:
+    body = gzip.compress(content)
+    head = http_request("/v1/completions", body).removesuffix(body)
+    return head.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n") + body
+
+
+def packed(target: Target) -> None:
+    """What unpacks to much, or to what takes long to parse."""
+    few = completion(target, prompt="")
+    contents = (few.replace(b'""', b'"' + b"a" * 40 * _MILLION + b'"'), empty_lists(target))
+    crowd(target, [_packed(target, content) for content in contents], 2, 0.2)
+
+
 def garbage(target: Target) -> bytes:
     return random.Random(0).randbytes(10 * _MILLION)
 
@@ -83,4 +111,6 @@ BODIES = (
     Attack("halves of characters", posting(half_characters), TOO_LARGE),
     Attack("10 MB that end too early", posting(unclosed), TOO_LARGE),
     Attack("10 MB of random bytes", posting(garbage), TOO_LARGE),
+    Attack("3,000 calls in a body", posting(calls, path="/v1/responses"), TOO_LARGE),
+    Attack("40 MB in a packed body", packed, TOO_LARGE),
 )

@@ -16,6 +16,8 @@ from attacks.target import CLOSED, Target, http_request
 
 _HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 _BODY = _HEAD + b"content-length: %d\r\n\r\n"
+_ANSWERED = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+_WATCHING = b"GET /v1/quire/blocks?stream=true HTTP/1.1\r\nhost: localhost\r\n\r\n"
 _TRICKLE = 0.5  # seconds between two bytes of a slow client
 
 
@@ -165,6 +167,8 @@ def random_bytes(target: Target) -> None:
 
 CONNECTIONS = (
     Attack("2,000 connections, no request", holding(2000, lambda _: b""), DROPPED),
+    Attack("10,000 that have been answered", holding(10_000, lambda _: _ANSWERED), DROPPED),
+    Attack("300 who watch and never read", holding(300, lambda _: _WATCHING), DROPPED),
     Attack("2,000 requests half sent", holding(2000, lambda _: _HEAD), DROPPED),
     Attack("500 headers, byte by byte", holding(500, lambda _: _HEAD + b"x: ", b"a"), DROPPED),
     Attack("500 bodies, byte by byte", holding(500, lambda _: _BODY % 999, b" "), DROPPED),

@@ -79,6 +79,14 @@ def most_beside(target: Target) -> bytes:
     )  # fmt: skip
 
 
+def most_kept(target: Target) -> bytes:
+    """Outputs whose log-probabilities, and the prompt's, are kept until one answer is made."""
+    return completion(
+        target, n=64, logprobs=20, prompt_logprobs=100, max_tokens=400, ignore_eos=True,
+        temperature=1.0, top_p=0.99, seed=1,
+    )  # fmt: skip
+
+
 def prompt_logprobs(target: Target) -> bytes:
     length = target.limits.max_model_len - 1
     return completion(target, prompt=[7] * length, prompt_logprobs=100)
@@ -124,6 +132,7 @@ FIELDS = (
     Attack("most logit biases, n=50", posting(most_biases), SERVED | REFUSED),
     Attack("most outputs, 100 logprobs", posting(most_outputs), SERVED | REFUSED),
     Attack("most beside the model, n=64", posting(most_beside), SERVED | REFUSED),
+    Attack("one answer of 25,600 logprobs", posting(most_kept), SERVED | REFUSED),
     Attack("logprobs of a longest prompt", posting(prompt_logprobs), SERVED | REFUSED),
     Attack("widest beam search", posting(widest_beams), SERVED | REFUSED),
     Attack("100,000 template variables", posting_chats(template_variables), SERVED | TOO_LARGE),

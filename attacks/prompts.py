@@ -78,6 +78,18 @@ def most_prompts(target: Target) -> bytes:
     return body(target.most(body, up_to=2048))
 
 
+def kept_prompts(target: Target) -> list[bytes]:
+    """Prompts that are asked to be kept for a day, and never come again."""
+    length = target.limits.max_model_len // 2
+    return [
+        completion(
+            target, prompt=random_ids(number, length), prompt_cache_key=f"{number}",
+            prompt_cache_retention="24h",
+        )
+        for number in range(200)
+    ]  # fmt: skip
+
+
 def long_chat(target: Target) -> bytes:
     return chat(target, messages=[{"role": "user", "content": words(24 * _MB)}])
 
@@ -100,6 +112,7 @@ PROMPTS = (
     ),
     Attack("64 texts that may fit", posting(texts_that_may_fit, parallel=64), SERVED | REFUSED),
     Attack("64 prompts of most tokens", posting(longest_prompts, parallel=64), SERVED),
+    Attack("200 prompts kept for a day", posting(kept_prompts, parallel=8), SERVED),
     Attack("a body full of token ids", posting(most_ids), TOO_LARGE),
     Attack("2,048 prompts in a body", posting(most_prompts), SERVED),
     Attack("1,000 requests at once", posting(short_prompts, parallel=1000, pause=1.0), SERVED),

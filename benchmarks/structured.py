@@ -4,12 +4,14 @@
 
 Each schema asks for a list that does not end before the request does, of objects of its own. FILE
 has a JSON object with a "schema" in each line, to be those objects instead. Both kinds take turns;
-what is told is the ratio of their rates, and what compiling takes.
+what is told is the ratio of their rates, the same by the processor time of the server and its
+workers, which says more on a machine that others use, and what compiling takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import statistics
@@ -18,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from quire import LLM  # which lets idle threads sleep, as it does in a server
 from quire.capabilities.grammar import Grammars
 from quire.core.errors import RequestError
 from quire.core.protocol import SamplingParams, StructuredOutputs
+from quire.tools.bench.machine import seconds_of_tree
 
 _WORDS = ["name", "age", "city", "email", "price", "tags", "note", "status", "owner", "count"]
 _KINDS: list[dict[str, Any]] = [
@@ -49,15 +53,22 @@ def main() -> None:
     rows = _schemas(arguments.schemas, arguments.requests, compiler)
     print(f"{len(rows)} requests of {arguments.tokens} tokens, a schema each")
     _tell_compiling(rows, compiler)
-    ratios = []
+    ratios, by_processor = [], []
     for number in range(arguments.rounds + 1):
+        gc.collect()  # else that comes in one of the rounds, and takes as long as it
+        gc.freeze()
         first_seed = number * len(rows)  # other texts than in the round before
-        free = _rate(llm, [None] * len(rows), arguments.tokens, first_seed)
-        bound = _rate(llm, rows, arguments.tokens, first_seed)
+        free, cost = _rate(llm, [None] * len(rows), arguments.tokens, first_seed)
+        bound, more = _rate(llm, rows, arguments.tokens, first_seed)
         if number:  # the first compiles and warms up
             ratios.append(bound / free)
-            print(f"  free {free:8.1f} tokens/s   with schemas {bound:8.1f}   {bound / free:.3f}")
+            by_processor.append(cost / more)
+            print(
+                f"  free {free:8.1f} tokens/s {1e6 * cost:6.1f} us   "
+                f"with schemas {bound:8.1f} {1e6 * more:6.1f}   {ratios[-1]:.3f} {cost / more:.3f}"
+            )
     print(f"rate with schemas, of that without: {statistics.median(ratios):.3f}")
+    print(f"by processor time: {statistics.median(by_processor):.3f}")
 
 
 def _schemas(file: Path | None, count: int, compiler: Grammars) -> list[StructuredOutputs]:
@@ -88,16 +99,21 @@ def _schema(rng: random.Random) -> dict[str, Any]:
             "additionalProperties": False}  # fmt: skip
 
 
-def _rate(llm: LLM, asked: list[StructuredOutputs | None], tokens: int, first_seed: int) -> float:
+def _rate(
+    llm: LLM, asked: list[StructuredOutputs | None], tokens: int, first_seed: int
+) -> tuple[float, float]:
+    """Tokens a second, and the processor's seconds for one."""
     params = [
         SamplingParams(max_tokens=tokens, seed=seed, structured_outputs=one, ignore_eos=one is None)
         for seed, one in enumerate(asked, first_seed)
     ]
     prompts = [[2 + i, *range(3, 20)] for i in range(len(asked))]
-    started = time.perf_counter()
+    process = psutil.Process()
+    started, spent = time.perf_counter(), seconds_of_tree(process)
     outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
-    seconds = time.perf_counter() - started
-    return sum(len(each.outputs[0].token_ids) for each in outputs) / seconds
+    seconds, spent = time.perf_counter() - started, seconds_of_tree(process) - spent
+    count = sum(len(each.outputs[0].token_ids) for each in outputs)
+    return count / seconds, spent / count
 
 
 def _tell_compiling(rows: list[StructuredOutputs], compiler: Grammars) -> None:

@@ -267,15 +267,15 @@ MUTANTS = (
     Mutant(
         "a worker that takes too long goes on",
         f"{_BOX}/box.py",
-        "        except TimeoutError:\n            self.end()\n",
-        "        except TimeoutError:\n",
-        f"{_OF_BOX}::test_what_goes_wrong_is_named_and_the_next_call_has_a_new_worker",
+        "        self.end()\n        raise BoxBroken(allowed.why())\n",
+        "        raise BoxBroken(allowed.why())\n",
+        f"{_OF_BOX}::test_who_is_kept_from_computing_has_not_taken_long",
     ),
     Mutant(
         "a long call keeps the cores",
         f"{_BOX}/box.py",
-        "            self._leave_the_cores()\n",
-        "",
+        "        self._leave_the_cores()\n        while",
+        "        while",
         f"{_OF_BOX}::test_a_long_call_leaves_the_cores_to_others_and_no_further_one_does",
     ),
     Mutant(
@@ -309,8 +309,29 @@ MUTANTS = (
     Mutant(
         "who sits out may do so for ever",
         f"{_GRAMMAR}/boxed.py",
-        "        if sat > _LONGEST_SITTING:",
-        "        if sat > 10 * _LONGEST_SITTING:",
+        "        if self.sat + sum(self.under_way.values()) > _LONGEST_SITTING:",
+        "        if self.sat > _LONGEST_SITTING:",
+        f"{_BOXED}::test_who_sits_out_for_too_long_ends",
+    ),
+    Mutant(
+        "a worker that is kept from computing counts as one that takes long",
+        f"{_BOX}/box.py",
+        'if sys.platform == "linux":  # which numbers',
+        'if sys.platform == "other":  # which numbers',
+        f"{_OF_BOX}::test_who_is_kept_from_computing_has_not_taken_long",
+    ),
+    Mutant(
+        "a worker that does not get to compute keeps others waiting for ever",
+        f"{_BOX}/box.py",
+        "if left <= 0 or time.monotonic() > self._deadline:",
+        "if left <= 0:",
+        f"{_OF_BOX}::test_who_is_kept_from_computing_has_not_taken_long",
+    ),
+    Mutant(
+        "a grammar is charged with what has not kept it waiting",
+        f"{_GRAMMAR}/boxed.py",
+        "        if self.sitting:\n            self.sat += seconds\n",
+        "        self.sat += seconds\n",
         f"{_BOXED}::test_who_sits_out_for_too_long_ends",
     ),
     Mutant(

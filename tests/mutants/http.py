@@ -13,6 +13,14 @@ _RESPONSES = f"{_OF_HTTP}/doors/test_responses.py"
 _PACKAGING = "tests/pure/test_packaging.py"
 
 MUTANTS = (
+    Mutant(
+        "garbage is looked for while one answer of much is made",
+        f"{_HTTP}/serving.py",
+        "living += max(0, sys.getallocatedblocks() - self._kept) // _BLOCKS",
+        "pass",
+        f"{_OF_HTTP}/test_operation.py::"
+        "test_what_few_have_made_of_what_they_were_sent_lives_as_well",
+    ),
     # -- the page ------------------------------------------------------------------------------
     Mutant(
         "figures of another moment than the map's, when a server is gone",

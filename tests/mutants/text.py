@@ -205,8 +205,8 @@ MUTANTS = (
     Mutant(
         "an expression of a model's files is looked for without an end",
         f"{_DIALECT}/declared.py",
-        "return look(*given, **how, timeout=_LONGEST_LOOK)",
-        "return look(*given, **{**how, 'timeout': 3 * _LONGEST_LOOK + 60})",
+        "        timeout = _LONGEST_LOOK\n",
+        "        timeout = 3 * _LONGEST_LOOK + 60\n",
         "tests/torch/engine/test_declared.py::test_an_expression_of_the_files_has_an_end",
     ),
     Mutant(

@@ -260,10 +260,6 @@ class Engine:
         now = self.clock()
         return [one.state(now) for one in self._requests.values()]
 
-    def num_tables(self) -> int:
-        """Tokens of which log-probabilities are kept. Any thread may call it."""
-        return sum(one.num_tables for one in [*self._requests.values()])
-
     def progress(self, request_id: str) -> RequestProgress | None:
         """A request's outputs; None once it has ended."""
         return self._requests.get(request_id)

@@ -117,12 +117,6 @@ class RequestProgress:
         self._began = 0.0  # when the others were begun
         self.vector: Sequence[float] | None = None  # of the prompt, where that is asked for
 
-    @property
-    def num_tables(self) -> int:
-        """Tokens of which log-probabilities are kept."""
-        scored = 0 if self._scores is None else self._scores.num_tokens
-        return scored + sum(len(branch.output.logprobs or ()) for branch in self.branches)
-
     def advance(self, progress: Progress, now: float) -> Delta:
         branch, sample = self.branches[progress.branch], progress.sample
         output = branch.output

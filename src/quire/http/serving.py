@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 _SELDOM = 1_000  # looks at what is not so young, until all is looked through in any case
 _DUE = 10  # such looks: Python's own measure
 _FEW = 64  # requests that wait, sequences that run, connections, and tasks that answer
-_TABLES = 50  # tokens whose log-probabilities are as many objects as one of these
+_BLOCKS = 1_000  # that Python has allocated, which are as many objects as one of these
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FACTS = ("request_id", "engine_request_id", "method", "path", "status", "duration_ms")
 
@@ -91,6 +91,7 @@ class Server(uvicorn.Server):
         self._drain = app.state.drain
         self._config = config
         self._deadline = math.inf  # to serve on
+        self._kept = sys.getallocatedblocks()  # when nobody asked for anything
         self._last_resort = last_resort
 
     @property
@@ -145,8 +146,10 @@ class Server(uvicorn.Server):
         living: int = queue.num_waiting + queue.num_running_seqs
         # Of who has hung up there is still what works for him, until that is cancelled.
         living += len(self.server_state.connections) + len(self.server_state.tasks)
-        if living <= _FEW:  # few outputs can have much as well
-            living += self._engine.engine.num_tables() // _TABLES
+        if not living:
+            self._kept = sys.getallocatedblocks()
+        elif living <= _FEW:  # one answer that is being made, or one body, can have much as well
+            living += max(0, sys.getallocatedblocks() - self._kept) // _BLOCKS
         return living
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

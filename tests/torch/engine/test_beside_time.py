@@ -72,15 +72,3 @@ def test_turns_change_no_text(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("quire.core.scheduling.sharing.BESIDE_SHARE", 0.0)
     assert texts() == expected
     assert llm.engine.scheduler.stats.decisions["sit_out"] > before
-
-
-def test_what_is_kept_of_log_probabilities_is_counted(llm: LLM) -> None:
-    engine, counts = llm.engine, list[int]()
-    params = SamplingParams(
-        n=2, logprobs=1, prompt_logprobs=1, max_tokens=6, temperature=1.0, ignore_eos=True
-    )
-    engine.add_request("kept", {"prompt_token_ids": [7] * 5}, params)
-    while engine.has_work:
-        engine.step()
-        counts.append(engine.num_tables())
-    assert max(counts) == 5 + 2 * 5 and not counts[-1]

@@ -23,6 +23,7 @@ from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
 from quire.text.dialect import Declared, Event, EventParser, Reply, Wanted, literal
+from quire.text.dialect.declared import _Bounded
 from quire.text.tokenizer import JsonTokenizer
 from support.obedient import Obedient
 from support.tool_schemas import SCHEMAS
@@ -89,6 +90,21 @@ def test_an_expression_of_the_files_has_an_end(place: str, monkeypatch: pytest.M
     parser = Declared({**SPEC, "fields": fields}).parser(TOOLS, "<|turn>model\n")
     with pytest.raises(EngineError, match="expression of the model's response_template"):
         parser.push(text)
+
+
+def test_an_expression_is_not_charged_with_what_other_threads_compute() -> None:
+    ended = [None, TimeoutError(), TimeoutError()]  # of the clock of the process
+    given = list[float]()
+
+    class Expression:
+        def search(self, text: str, *, timeout: float, partial: bool = False) -> str:
+            given.append(timeout)
+            if (error := ended.pop()) is not None:
+                raise error
+            return text
+
+    assert _Bounded(Expression()).search("Hi") == "Hi"
+    assert given == [0.25, 0.5, 1.0]
 
 
 MARKS = ["<|channel>thought\n", "<channel|>", "<tool_call|>"]

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.llm import LLM
 from quire.engine.outputs import RequestOutput
 from quire.execution.sampling.choosing import Choosing
-from support.live_server import eventually
+from support.boxed import stop, threads
 
 PERSON = {
     "type": "object",
@@ -113,14 +112,6 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_notices(
     assert asked > 100
 
 
-def threads(process: int) -> dict[int, str]:
-    """Their states: a signal is still on its way when ``os.kill`` returns."""
-    tasks = Path(f"/proc/{process}/task").iterdir()
-    return {
-        int(one.name): (one / "stat").read_text().rpartition(")")[2].split()[0] for one in tasks
-    }
-
-
 def test_whose_guide_a_worker_dies_of_ends_and_nobody_else(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,8 +125,7 @@ def test_whose_guide_a_worker_dies_of_ends_and_nobody_else(
         if group is None or guide.rules is not group.request.rules or worker is None:
             return
         if self._called is None and len(guide.wanted[0] if guide.wanted else ()) > 3:
-            os.kill(worker.process, signal.SIGSTOP)
-            eventually(lambda: set(threads(worker.process).values()) == {"T"})
+            stop(worker.process)
             self._send()
             np.frombuffer(worker.shared, np.uint64, MOST_LANES)[-1] = guide.number
             for thread in threads(worker.process):  # or one answers while another dies for all

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,8 @@ from quire.capabilities.box.inside import FORK, LENGTH, PROCESS, REAP, BoxPlan, 
 from quire.core.errors import EngineError, QuireError, RequestError
 
 _LONGEST_START = 120.0  # seconds, in which a service reads what it needs
+_HELD_UP = 4  # times as long as its processor's time something may take by the clock
+_SHORTEST_LOOK, _LONGEST_LOOK = 0.01, 5.0  # seconds between two looks at its clock
 _LARGEST = 256 << 20  # bytes of an answer
 _LONG = 0.1  # seconds of a call, after which it leaves the cores to others
 _NICE = 10
@@ -41,6 +44,43 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 class BoxBroken(QuireError):
     """A worker has ended, or has been ended, at a call. What it says is meant for who called."""
+
+
+class Allowance:
+    """How long a process may be at something, in seconds of a processor.
+
+    Others may keep it from computing, for which nobody who has asked for something is to blame. But
+    it may not hold a turn for which they wait for ever, nor wait for what does not come.
+    """
+
+    def __init__(self, process: int, seconds: float) -> None:
+        self._seconds = seconds
+        self._clock: Callable[[], float] = time.monotonic
+        if sys.platform == "linux":  # which numbers the clock of a process so
+            self._clock = partial(time.clock_gettime, ~process << 3 | 2)
+        self._deadline = time.monotonic() + _HELD_UP * seconds
+        self._last = 0.0
+        self._began = self._last = self._now()
+
+    def left(self) -> float:
+        """Seconds after which to look again; 0: none is left."""
+        self._last = self._now()
+        left = self._seconds - self._last + self._began
+        if left <= 0 or time.monotonic() > self._deadline:
+            return 0.0
+        return min(max(left, _SHORTEST_LOOK), _LONGEST_LOOK)
+
+    def why(self) -> str:
+        """Once none is left."""
+        if self._last - self._began < self._seconds:
+            return f"it has not come to an end within {_HELD_UP * self._seconds:g} s"
+        return f"it takes more than {self._seconds:g} s"
+
+    def _now(self) -> float:
+        try:
+            return self._clock()
+        except OSError:  # it has ended, as whoever listens to it is about to hear
+            return self._last
 
 
 class Box:
@@ -78,10 +118,11 @@ class Box:
         """What a method of the service gives, of the type ``gives``.
 
         RequestError, as the method has raised it; BoxBroken if it has not come to an end, or not
-        within ``seconds``, which count from when it has a worker.
+        within ``seconds`` of a processor.
         """
         with self._turns:
             worker, is_long = self._rested() or self.worker(), False
+            allowed = worker.allows(seconds)
             try:
                 worker.send(method, *arguments)
                 return worker.receive(min(seconds, _LONG), gives)
@@ -97,8 +138,9 @@ class Box:
         try:
             if waits:
                 worker = self.worker()
+                allowed = worker.allows(seconds)
                 worker.send(method, *arguments)
-            return worker.finish(seconds, gives)
+            return worker.finish(allowed, gives)
         finally:
             worker.end()
             self._long_turns.release()
@@ -168,15 +210,15 @@ class _Zygote:
         try:
             connection = _Connection(self._control)
             connection.send(tuple(plan))
-            deadline = time.monotonic() + _LONGEST_START
+            allowed = Allowance(self._process.pid, _LONGEST_START)
             while True:
                 if is_closed():
                     raise EngineError("the engine has been stopped")
                 with suppress(TimeoutError):
                     reply = connection.receive(0.1)
                     break
-                if time.monotonic() > deadline:
-                    raise BoxBroken(f"its process did not start within {_LONGEST_START:g} s")
+                if not allowed.left():
+                    raise BoxBroken(f"its process has not started: {allowed.why()}")
             _value(reply, object)
         except BaseException:
             self.end()
@@ -243,19 +285,24 @@ class BoxWorker:
 
     def call(self, method: str, *arguments: object, seconds: float, gives: type[_T]) -> _T:
         """See ``Box.call``."""
+        allowed = self.allows(seconds)
         self.send(method, *arguments)
         with suppress(TimeoutError):
             return self.receive(min(seconds, _LONG), gives)
-        return self.finish(seconds, gives)
+        return self.finish(allowed, gives)
 
-    def finish(self, seconds: float, gives: type[_T]) -> _T:
-        """What comes of a call that takes long, of at most ``seconds`` in all."""
-        try:
-            self._leave_the_cores()
-            return self.receive(seconds - _LONG, gives)
-        except TimeoutError:
-            self.end()
-            raise BoxBroken(f"it takes more than {seconds:g} s") from None
+    def allows(self, seconds: float) -> Allowance:
+        """For a call that is about to begin."""
+        return Allowance(self.process, seconds)
+
+    def finish(self, allowed: Allowance, gives: type[_T]) -> _T:
+        """What comes of a call that takes long."""
+        self._leave_the_cores()
+        while left := allowed.left():
+            with suppress(TimeoutError):
+                return self.receive(left, gives)
+        self.end()
+        raise BoxBroken(allowed.why())
 
     def send(self, method: str, *arguments: object) -> None:
         """Begin a call; BoxBroken if the worker has ended. The one before has come back."""

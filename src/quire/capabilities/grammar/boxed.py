@@ -15,15 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.capabilities.box import BoxBroken, BoxWorker
+from quire.capabilities.box import Allowance, BoxBroken, BoxWorker
 from quire.capabilities.grammar.compiler import Form
-from quire.capabilities.grammar.service import HEADER, MOST_LANES, MUCH, SLOW, Done
+from quire.capabilities.grammar.service import HEADER, MOST_LANES, MUCH, SLOW, Done, Found
 from quire.core.errors import QuireError
 
 logger = logging.getLogger(__name__)
 ROWS = 1_024  # masks that are asked for at once
-_LONGEST_SITTING = 5.0  # seconds in all that a request waits for what may come next
-_LONGEST_SILENCE = 5.0  # seconds in which a worker does not answer
+_LONGEST_SITTING = 5.0  # seconds of a processor that are spent while a request waits for them
+_LONGEST_SILENCE = 5.0  # seconds of a processor in which a worker does not answer
+_MOST_MISSING, _RETRY = 3, 1.0  # times that no worker can be had, and seconds between them
 _REST = 0.005  # seconds
 Mask = NDArray[np.uint32]
 
@@ -32,16 +33,17 @@ class BoxedRules:
     """Of a request whose text keeps to a grammar.
 
     follower: of its outputs. seconds: of a processor that they have taken; much: of those, where it
-    was long for one token. sitting: since when it has had no token because it is not known what may
-    come next. sat: for how long that was so before. waiting: guides that have asked something.
+    was long for one token; sat: of those, while it waited for them. sitting: whether it does.
+    waiting: guides that have asked something; under_way: the seconds of such that go on.
     """
 
     def __init__(self, number: int, form: Form, follower: Follower, slow: Follower) -> None:
         """slow: the follower of those who take much."""
         self.number, self.form, self.follower, self._slow = number, form, follower, slow
         self.seconds = self.much = self.sat = 0.0
-        self.sitting: float | None = None
+        self.sitting = False
         self.waiting = set[int]()
+        self.under_way: dict[int, float] = {}
         self.failure: str | None = None
         self._suspected = 0  # times
 
@@ -52,31 +54,36 @@ class BoxedRules:
     def spend(self, seconds: float) -> None:
         """An answer has taken so long."""
         self.seconds += seconds
+        if self.sitting:
+            self.sat += seconds
         if seconds > SLOW:
             self.much += seconds
             if self.much > MUCH:
                 self.follower = self._slow
 
-    def sits(self, now: float) -> bool:
-        """Whether it has to wait still. It fails, if it has waited for too long."""
-        since = now if self.sitting is None else self.sitting
-        sat = self.sat + now - since
-        if sat > _LONGEST_SITTING:
-            self.fail(f"to find what may come next has taken more than {_LONGEST_SITTING:g} s")
-        if self.waiting and self.failure is None:
-            return True
-        self.sat, self.sitting = sat, None
-        return False
+    def sits(self) -> bool:
+        """Whether it has to wait still. It fails, if what it waits for takes too long.
+
+        That others keep its worker from computing is no fault of its grammar.
+        """
+        if self.sat + sum(self.under_way.values()) > _LONGEST_SITTING:
+            self.complex(f"to find what may come next has taken more than {_LONGEST_SITTING:g} s")
+        self.sitting = bool(self.waiting) and self.failure is None
+        return self.sitting
 
     def suspect(self, why: str) -> None:
         """A worker has ended while it was at one of its outputs, perhaps by another's fault."""
         self._suspected += 1
         if self._suspected > 1:
-            self.fail(why)
+            self.complex(why)
+
+    def complex(self, why: str) -> None:
+        """It fails by its grammar."""
+        self.fail(f"the grammar has become too complex: {why}")
 
     def fail(self, why: str) -> None:
         """None of its outputs can go on."""
-        self.failure = self.failure or f"the grammar has become too complex: {why}"
+        self.failure = self.failure or why
 
 
 class BoxedGuide:
@@ -113,16 +120,20 @@ class BoxedGuide:
         """See ``OutputGuide``."""
         return self.rules.failure or self._failure
 
-    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
+    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
         """See ``OutputGuide``."""
         masks, flight = self._masks, self.flight
+        if len(lengths) == 1 and not forced and (lengths[0] in masks or lengths[0] in flight):
+            return self.wanted is not None
         missing = [one for one in lengths if one not in masks and one not in flight]
         if not missing and (not forced or self._forced[0] == len(output)):
-            return
-        if self.rules.failure is None:  # else another worker may die of it
-            if masks:
-                self._masks = {one: masks[one] for one in lengths if one in masks}
-            self.want(output, missing, forced=forced)
+            return self.wanted is not None
+        if self.rules.failure is not None:  # another worker may die of it
+            return False
+        if masks:
+            self._masks = {one: masks[one] for one in lengths if one in masks}
+        self.want(output, missing, forced=forced)
+        return True
 
     def want(self, output: Sequence[int], lengths: list[int], *, forced: bool = False) -> None:
         """Ask that, as soon as there is nothing that has been asked before."""
@@ -142,6 +153,7 @@ class BoxedGuide:
         self._masks |= masks
         if done is not None:
             self._forced, self._failure = (self.kept, done.forced), done.failure
+            rules.under_way.pop(self.number, None)
             rules.spend(done.seconds)
             self._spent += done.seconds
         elif self.wanted is None and output is not None and rules.failure is None:
@@ -168,8 +180,7 @@ class BoxedGuide:
 
     def late(self) -> None:
         """See ``OutputGuide``."""
-        if self.rules.sitting is None:
-            self.rules.sitting = time.monotonic()
+        self.rules.sitting = True
 
     def forced(self, length: int) -> Sequence[int]:
         """See ``OutputGuide``."""
@@ -212,7 +223,9 @@ class Follower:
         self._number = 0  # of this one
         self._fresh: BoxWorker | None = None  # to be the next one
         self._making = threading.Lock()
-        self._called: float | None = None  # since when an answer is due
+        self._called: Allowance | None = None  # until an answer, where one is due
+        self._seeking = False  # whether a thread does, for those who ask already
+        self._missing = 0  # times that it has found none
         self._rows = list(range(ROWS))
         self._asking: dict[int, BoxedGuide] = {}  # of whom nothing else is due; in order
         self._flights: dict[int, tuple[BoxedGuide, list[int]]] = {}  # and their rows
@@ -228,6 +241,14 @@ class Follower:
                 logger.warning("there is no worker for grammars: %s", error)
             finally:
                 self._making.release()
+
+    def _search(self) -> None:
+        self.ready()
+        found = self._worker is not None or self._fresh is not None
+        self._missing = 0 if found else self._missing + 1
+        if not found:
+            time.sleep(_RETRY)
+        self._seeking = False
 
     def ask(self, guide: BoxedGuide) -> None:
         """It wants something to be found out."""
@@ -273,7 +294,7 @@ class Follower:
         if self._worker is None:
             self._worker, self._fresh = self._fresh, None
             if self._worker is None:
-                threading.Thread(target=self.ready, name="quire-grammar", daemon=True).start()
+                self._seek()
                 return
             self._number = next(self.numbers)
             table = np.frombuffer(self._worker.shared, np.uint32, offset=HEADER)
@@ -289,7 +310,7 @@ class Follower:
                 self._question(guide, asks, plain)
         news, self._forked, self._dropped = (self._forked, self._dropped), [], []
         try:
-            self._called = time.monotonic()
+            self._called = self._worker.allows(_LONGEST_SILENCE)
             self._worker.send("step", *news, asks, plain.tobytes())
         except BoxBroken as error:
             self._lost(str(error))
@@ -301,17 +322,20 @@ class Follower:
         assert guide.wanted is not None
         output, lengths, forced = guide.wanted
         guide.wanted, guide.asked = None, output
+        if len(lengths) == 1 and not forced and guide.knower == self._number:
+            length, kept = lengths[0], guide.kept
+            if length == kept + 1:  # as nearly always
+                row = self._rows.pop()
+                guide.kept, guide.flight = length, {length: row}
+                self._flights[guide.number] = guide, [row]
+                plain.extend((guide.number, kept, output[kept], row))
+                return
         first = len(self._rows) - len(lengths)
         rows = self._rows[first:]
         del self._rows[first:]
         guide.flight = dict(zip(lengths, rows, strict=True))
         self._flights[guide.number] = guide, rows
-        kept = guide.kept
-        if guide.knower == self._number and not forced and lengths == [kept + 1]:
-            guide.kept = kept + 1
-            plain.extend((guide.number, kept, output[kept], rows[0]))
-            return
-        form = None
+        kept, form = guide.kept, None
         if guide.knower != self._number:
             guide.knower, kept, form = self._number, 0, guide.rules.form
         guide.kept = end = len(output) if forced else max(lengths, default=kept)
@@ -325,23 +349,39 @@ class Follower:
         worker, called = self._worker, self._called
         assert worker is not None and called is not None
         try:
-            found = worker.receive(seconds, list[Done])
+            found = worker.receive(seconds, Found)
         except TimeoutError:
-            if time.monotonic() - called > _LONGEST_SILENCE:
-                self._lost(f"no answer has come within {_LONGEST_SILENCE:g} s")
+            if not called.left():
+                self._lost(f"no answer comes, and {called.why()}")
             return False
         except BoxBroken as error:
             self._lost(str(error))
             return True
         self._called = None
-        landed = [(*self._flights.pop(done.guide, (None, [])), done) for done in found]
+        landed = [(*self._flights.pop(done.guide, (None, [])), done) for done in found.done]
         rows = [row for _, those, _ in landed for row in those]
         masks = dict(zip(rows, self._table[rows], strict=True))  # a copy
         self._rows += rows
         for guide, _, done in landed:
             if guide is not None:
                 guide.answer(done, {length: masks[row] for length, row in guide.flight.items()})
+        for number, spent in found.under_way:
+            if number in self._flights:
+                self._flights[number][0].rules.under_way[number] = spent
         return True
+
+    def _seek(self) -> None:
+        """Have a thread look for a worker; where it finds none, nobody who asks now can go on."""
+        if self._seeking:
+            return
+        if self._missing < _MOST_MISSING:
+            self._seeking = True
+            threading.Thread(target=self._search, name="quire-grammar", daemon=True).start()
+            return
+        self._missing, asking, self._asking = 0, self._asking, {}
+        for guide in asking.values():
+            guide.rules.fail("there is no process to be had that says what may come next")
+            guide.answer(None, {})
 
     def _lost(self, why: str) -> None:
         """The worker has ended: another one is asked."""

@@ -38,11 +38,12 @@ class PlainGuide:
         self._masks: dict[int, Mask] = {}
         self._forced: Sequence[int] = ()
 
-    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
+    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
         """See ``OutputGuide``."""
         places = [(self._guide, output, length) for length in lengths]
         self._masks = dict(zip(lengths, Guide.fill_masks(places, self._vocab_size), strict=True))
         self._forced = self._guide.forced(output) if forced else ()
+        return False
 
     def wait(self, deadline: float) -> None:
         """See ``OutputGuide``."""
@@ -179,14 +180,13 @@ class Grammars(Capability):
 
     def recall(self, scheduler: Scheduler) -> None:
         """See ``Capability``: who knows now what may come next."""
-        now = time.monotonic()
         for follower in (self._follower, self._slow):
             follower.pump(None, 0.0)
         sitting = list[str]()
         for request_id in scheduler.queue.sitting:
             group = scheduler.group(request_id)
             rules = None if group is None else group.request.rules
-            if isinstance(rules, BoxedRules) and rules.sits(now):
+            if isinstance(rules, BoxedRules) and rules.sits():
                 sitting.append(request_id)
         scheduler.sit_out(sitting)
         self._sitting = bool(scheduler.queue.sitting)

@@ -73,6 +73,16 @@ class Done(msgspec.Struct, array_like=True):
     seconds: float
 
 
+class Found(msgspec.Struct, array_like=True):
+    """What has been found out, and how long has been spent on what takes long and goes on.
+
+    under_way: a guide and the seconds of a processor that it has had.
+    """
+
+    done: list[Done]
+    under_way: list[tuple[int, float]]
+
+
 @dataclass(eq=False)
 class _Standing:
     """Whether the outputs of a request take long, and how long those have taken that do."""
@@ -197,7 +207,7 @@ class GrammarService:
         dropped: Sequence[int],
         asks: Sequence[tuple[Any, ...]],
         plain: bytes = b"",
-    ) -> list[Done]:
+    ) -> Found:
         """Begin what is asked; what has been found out since the last call, after a moment.
 
         asks: a ``Question`` each. plain: those that are plain.
@@ -220,7 +230,7 @@ class GrammarService:
                 self._part()
             done = self._done[:]
             del self._done[: len(done)]  # a lane may add another one meanwhile
-            return done
+            return Found(done, self._under_way())
 
     def _add(self, job: _Job) -> None:
         (self._slow if job.output.standing.slow else self._fast).add(job)
@@ -244,6 +254,10 @@ class GrammarService:
         if self._fast or any(lane.job and not lane.slow for lane in self._lanes):
             return False
         return bool(self._done) or not any(lane.job for lane in self._lanes)
+
+    def _under_way(self) -> list[tuple[int, float]]:
+        slow = ((lane, lane.job) for lane in self._lanes if lane.slow)
+        return [(job.guide, lane.seconds) for lane, job in slow if job is not None]
 
     def _begin(self) -> None:
         """Have lanes for what there is to do."""

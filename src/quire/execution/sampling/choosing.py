@@ -163,7 +163,8 @@ class Choosing:
             drawn, first, seconds = self._draws.read(), 0, self._draws.seconds
             for asking in self._asking:
                 seq_id, last = asking.chunk.seq_id, first + asking.num_draws
-                spent = 0.0 if asking.past is None else asking.past.spent()
+                guide = None if asking.past is None else asking.past.guide
+                spent = 0.0 if guide is None else guide.spent()
                 known = self._outcomes.get(seq_id, _NOTHING)
                 if last > first and seq_id in self._late:
                     known = known._replace(late=True, beside=spent)
@@ -198,10 +199,10 @@ class Choosing:
             samples = self._outcomes[asking.chunk.seq_id].tokens
             if samples and not _ends(asking.whose, samples[-1].token_id):
                 past.take(asking.num_output_tokens, [sample.token_id for sample in samples])
-                length = len(past)
+                length = asking.num_output_tokens + len(samples)
                 past.ask((length,), forced=self._tell_forced)
                 guides.append((asking.chunk.seq_id, guide, length))
-        begin_finding(guide for _, guide, _ in guides)
+        begin_finding([guide for _, guide, _ in guides])
         if self._tell_forced:
             wait_for((guide for _, guide, _ in guides), _FORCED)
             for seq_id, guide, length in guides:
@@ -226,12 +227,14 @@ class Choosing:
     def ask_guides(self) -> None:
         """Have it found out what may come next, as far as the tokens are known before."""
         if self._has_pasts and self._before is None:
-            self._remember()
-            begin_finding(one.past.guide for one in self._asking if one.past and one.past.guide)
+            begin_finding(self._remember())
 
-    def _remember(self) -> None:
-        """Note what the sequences have been given, where their params look at it."""
-        self._remembered = True
+    def _remember(self) -> list[OutputGuide]:
+        """Note what the sequences have been given, where their params look at it.
+
+        The guides that have something to find out.
+        """
+        self._remembered, guides = True, list[OutputGuide]()
         for asking in self._asking:
             if asking.past is not None:
                 chunk = asking.chunk
@@ -245,7 +248,9 @@ class Choosing:
                         continue
                 asking.past.take(start, tokens)
                 first, rows = asking.num_output_tokens, asking.readout.rows
-                asking.past.ask(range(first, first + rows))
+                if (guide := asking.past.ask(range(first, first + rows))) is not None:
+                    guides.append(guide)
+        return guides
 
     def _wait_for_guides(self) -> None:
         """Who may come next; who does not know it in time is given no token."""
@@ -256,6 +261,8 @@ class Choosing:
             if guide is None:
                 continue
             first, rows = asking.num_output_tokens, asking.readout.rows
+            if rows == 1 and guide.mask(first) is not None:  # as nearly always
+                continue
             sure = _num_known(guide, first, rows)
             if sure < rows:  # with the first of them, most of the others' come as well
                 guide.wait(deadline)

@@ -46,11 +46,12 @@ class OutputGuide(Protocol):
         """Why nothing can follow, if so."""
         ...
 
-    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> None:
+    def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
         """Have it found out what may follow the first ``length`` tokens of ``output``, of each.
 
         That begins with ``begin_finding`` or ``wait_for``. Lengths increase. forced: and which
-        tokens must come after all of ``output``, if there is one way to go on.
+        tokens must come after all of ``output``, if there is one way to go on. False: it is found
+        out already, or about to be.
         """
         ...
 

@@ -49,6 +49,8 @@ class Past:
 
     The output is a fact; counts are derived from it, and go along with it: a token costs the same
     however many came before.
+
+    guide: knows what may come next; None if anything may.
     """
 
     def __init__(self, prompt: Iterable[int], rules: OutputRules | None = None) -> None:
@@ -58,7 +60,7 @@ class Past:
         self._counts: TokenCounts | None = None
         self._counted = 0  # tokens of the output, from its beginning
         self._rules = rules
-        self._guide: OutputGuide | None = None
+        self.guide = None if rules is None else rules.guide()
 
     def take(self, start: int, token_ids: Sequence[int]) -> None:
         """The output is computed anew from its token ``start`` on, from these tokens.
@@ -84,8 +86,8 @@ class Past:
             token_ids, start = token_ids[same:], start + same
         if start < self._counted:
             self.counts(start)
-        if self._guide is not None and start < len(output):
-            self._guide.retreat(start)
+        if self.guide is not None and start < len(output):
+            self.guide.retreat(start)
         del output[start:]
         output.extend(token_ids)
 
@@ -101,22 +103,15 @@ class Past:
             self._counts.remove(self._output[self._counted])
         return self._counts
 
-    @property
-    def guide(self) -> OutputGuide | None:
-        """What knows what may come next; None if anything may."""
-        if self._guide is None and self._rules is not None:
-            self._guide = self._rules.guide()
-        return self._guide
+    def ask(self, lengths: Sequence[int], *, forced: bool = False) -> OutputGuide | None:
+        """Have the guide find out what may follow that many tokens; see ``OutputGuide.ask``.
 
-    def ask(self, lengths: Sequence[int], *, forced: bool = False) -> None:
-        """Have the guide find out what may follow that many tokens; see ``OutputGuide.ask``."""
+        None: there is no guide, or nothing that it has not been asked before.
+        """
         guide = self.guide
-        if guide is not None:
-            guide.ask(self._output, lengths, forced=forced)
-
-    def spent(self) -> float:
-        """Seconds of a processor that finding it out has taken since the last call."""
-        return 0.0 if self._guide is None else self._guide.spent()
+        if guide is not None and guide.ask(self._output, lengths, forced=forced):
+            return guide
+        return None
 
     def __len__(self) -> int:
         return len(self._output)
@@ -133,16 +128,16 @@ class Past:
     def forget(self) -> None:
         """Drop what is derived. It is made again from the output when it is needed."""
         self._counts, self._counted = None, 0
-        self._guide = None
+        if self._rules is not None:
+            self.guide = self._rules.guide()
 
     def fork(self) -> Past:
         """That of a sequence that goes its own way from here."""
-        other = Past((), self._rules)
+        other = Past(())
+        other._rules, other.guide = self._rules, None if self.guide is None else self.guide.fork()
         other.prompt, other._output = self.prompt, self._output[:]
         if self._counts is not None:
             other._counts, other._counted = self._counts.copy(), self._counted
-        if self._guide is not None:
-            other._guide = self._guide.fork()
         return other
 
 

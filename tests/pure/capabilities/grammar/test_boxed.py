@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from hashlib import pbkdf2_hmac
@@ -13,16 +15,18 @@ import numpy as np
 import pytest
 
 from quire.capabilities.box import Box, BoxBroken, BoxWorker
-from quire.capabilities.grammar import BoxedRules, Grammars, Guide
-from quire.capabilities.grammar.boxed import ROWS, BoxedGuide
+from quire.capabilities.grammar import BoxedRules, Grammars, Guide, boxed
+from quire.capabilities.grammar.boxed import ROWS, BoxedGuide, Follower
 from quire.capabilities.grammar.service import HEADER, SLOW, GrammarService, VocabularyFacts
 from quire.core.errors import RequestError
 from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.execution.sampling.guidance import begin_finding, wait_for
+from support.boxed import stop
 from support.grammars import END, Words, backend, compiler, tokens_of
 
 SIZE = backend().get_vocab_size()
 OBJECT = '{"name": "x", "age": 3}'
+AMBIGUOUS = "start: e\ne: e e e | e e | /[a-z ]/"
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
@@ -97,17 +101,77 @@ def test_several_places_and_what_must_come_are_asked_at_once(grammars: Grammars)
 def test_who_sits_out_for_too_long_ends(grammars: Grammars) -> None:
     rules = rules_of(grammars)
     guide = rules.guide()
+    rules.spend(9.0)  # nobody waited for it
     rules.waiting.add(guide.number)
     guide.late()
-    now = time.monotonic()
-    assert rules.sits(now + 4) and rules.failure is None
+    rules.spend(4.0)
+    assert rules.sits() and rules.failure is None
     rules.waiting.clear()
-    assert not rules.sits(now + 4)
+    assert not rules.sits()
     rules.waiting.add(guide.number)
     guide.late()
-    assert not rules.sits(time.monotonic() + 2)
+    assert rules.sits()
+    rules.under_way[guide.number] = 2.0
+    assert not rules.sits()
     assert "too complex: to find what may come next has taken more than 5 s" in str(guide.failure)
     assert not np.any(guide.mask(0))  # so that the next step says so
+
+
+def test_who_waits_for_a_worker_that_does_not_get_to_compute_waits(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("_LONGEST_SITTING", "_LONGEST_SILENCE"):
+        monkeypatch.setattr(boxed, limit, 0.1)
+    rules = rules_of(grammars)
+    guide, output = rules.guide(), tokens_of(OBJECT)
+    mask(guide, output, 3)
+    worker = rules.follower._worker
+    assert worker is not None
+    stop(worker.process)
+    guide.ask(output, [4])
+    guide.wait(time.monotonic() + 0.3)
+    guide.late()
+    rules.follower.pump(None, 0.0)
+    assert rules.sits() and rules.failure is None
+    os.kill(worker.process, signal.SIGCONT)
+    guide.wait(time.monotonic() + 60)
+    assert not rules.sits() and guide.mask(4) is not None
+    assert rules.follower._worker is worker
+
+
+def test_what_takes_long_and_goes_on_is_told(grammars: Grammars) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputs(grammar=AMBIGUOUS))
+    rules = grammars.rules(params)
+    assert isinstance(rules, BoxedRules)
+    guide, output = rules.guide(), tokens_of("a" * 60)
+    guide.ask(output, [len(output)])
+    guide.late()
+    for _ in range(20_000):
+        rules.follower.pump(None, 0.0)
+        if rules.under_way or not rules.sits():
+            break
+    assert guide.number in rules.under_way or rules.sat > SLOW
+    guide.wait(time.monotonic() + 60)
+    assert rules.sat > 0 and not rules.under_way
+
+
+def test_where_no_worker_is_to_be_had_that_is_said(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boxed, "_RETRY", 0.0)
+    tried = count()
+
+    def none() -> BoxWorker:
+        next(tried)
+        raise BoxBroken("no more processes")
+
+    follower = Follower(none, SIZE, count(1))
+    rules = BoxedRules(0, rules_of(grammars).form, follower, follower)
+    guide = rules.guide()
+    guide.ask([], [0])
+    guide.wait(time.monotonic() + 60)
+    assert "no process to be had" in str(guide.failure) and next(tried) == 3
+    assert not rules.waiting and not np.any(guide.mask(0))
 
 
 def test_who_takes_much_is_followed_by_a_worker_for_such(grammars: Grammars) -> None:
@@ -178,9 +242,9 @@ def test_what_a_lane_has_taken_does_not_wait_for_a_guide_that_takes_long() -> No
     service.share(mmap(-1, HEADER + ROWS * 4 * -(-SIZE // 32)))
     service._compiler = SimpleNamespace(rules_of=lambda form: SimpleNamespace(guide=form))  # type: ignore[assignment]
     asks = [(i, i, _Long if i == 1 else _Short, 0, b"", [(0, i)], False) for i in range(1, 9)]
-    found = service.step((), (), asks)
+    found = service.step((), (), asks).done
     while len(found) < len(asks):
-        found += service.step((), (), ())
+        found += service.step((), (), ()).done
     assert found[-1].guide == 1 and found[-1].seconds > SLOW
     assert {one.guide for one in found} == set(range(1, 9))
 
