@@ -1,6 +1,6 @@
 """What crosses between those who decide and those who carry out: values, and no scheduler."""
 
-from quire.core.protocol.behind import Behind, last_of
+from quire.core.protocol.behind import Behind
 from quire.core.protocol.decision import (
     Decision,
     PreemptionMode,
@@ -73,7 +73,6 @@ __all__ = [
     "Work",
     "column_biases",
     "confirmed",
-    "last_of",
     "seen",
     "work_of",
 ]
