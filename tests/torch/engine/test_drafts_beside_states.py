@@ -30,10 +30,10 @@ ONE_BY_ONE = (0, 2, 3, 5, 9, 14)
 SWAP, RECOMPUTE = {"squeezed": True, "swap": True}, {"squeezed": True}
 CACHED, CHUNKS = {"caching": True}, {"budgets": (8, 150)}
 CASES: list[tuple[str, int, dict[str, Any], tuple[str, ...]]] = [
-    ("float32", 1, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
-    ("bfloat16", 1, {**RECOMPUTE, **CACHED}, ("recompute", "found", "forks")),
-    ("int8 cache", 1, {**SWAP, **CACHED}, ("swap", "forks")),
-    ("int4", 0, CACHED, ("found", "forks")),
+    ("float32", 4, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
+    ("bfloat16", 8, {**RECOMPUTE, **CACHED, **CHUNKS}, ("recompute", "forks")),
+    ("int8 cache", 4, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "forks")),
+    ("int4", 4, {**CACHED, **CHUNKS}, ("found", "forks")),
 ]
 
 
@@ -84,7 +84,7 @@ def test_no_bit_changes_and_it_is_right_if_it_is_the_target(
             assert difference is None, difference
         happened = watch.happened()
         assert all(happened[sign] > 0 for sign in signs), happened
-        assert verified[0].drafts > 20
+        assert verified[0].drafts > 12
         assert (verified[0].right == verified[0].drafts) == same
 
 
@@ -96,15 +96,13 @@ def test_states_of_each_kind_come_back(family: str, model_dir: ModelDir) -> None
     expected = LLM(directory, **common).generate(prompts, GREEDY, use_tqdm=False)
     truth = {str(i): output.outputs[0].token_ids for i, output in enumerate(expected)}
     llm, rng = LLM(directory, **common, **drafted(directory)), random.Random(0)
-    own, drafts_of = [], rng.randrange
 
     def some(request: Any, branch: Any) -> list[int]:
         known = branch.num_output_tokens
-        told = [*truth[request.request_id][known : known + drafts_of(3)]]
+        told = [*truth[request.request_id][known : known + rng.randrange(3)]]
         if told and rng.random() < 0.3:
             told[-1] = (told[-1] + 1) % 200
-        own.append(rng.choice((0, 2)))
-        return told + [TO_DRAFT] * own[-1]
+        return told + [TO_DRAFT] * rng.choice((0, 2))
 
     verified = Verified(llm, drafts=some)
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
@@ -118,16 +116,14 @@ def test_a_plain_model_drafts_for_one_with_states(model_dir: ModelDir) -> None:
     expected = LLM(directory).generate(prompts, GREEDY, use_tqdm=False)
     llm = LLM(directory, block_size=4, **drafted(draft))
     assert [one.layers for one in llm.capacity.kv_groups] == [(1, 2, 3), (0,)]
-    assert llm.capacity.kv_groups[0].share is not None
     pool = EngineReader(llm.engine, "m", llm.capacity.kv_layers).moment(0).pool
     assert [(one.layers, one.draft_layers) for one in pool.kv_groups] == [(1, 2), (1, 0)]
     verified = Verified(llm)
+    truth = [one.outputs[0].token_ids for one in expected]
     for cached in (0, 0, 0), (8, 28, 16):
         outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
-        assert [one.outputs[0].token_ids for one in outputs] == [
-            one.outputs[0].token_ids for one in expected
-        ]
-        assert [one.metrics.cached_tokens for one in outputs] == [*cached]
+        assert [one.outputs[0].token_ids for one in outputs] == truth
+        assert tuple(one.metrics.cached_tokens for one in outputs) == cached
     assert verified.drafts > 20
 
 
