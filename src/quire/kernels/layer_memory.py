@@ -115,6 +115,11 @@ class LayerState(NamedTuple):
 LayerMemory = LayerKV | LayerState
 
 
+def without_drafts(layer: LayerMemory) -> LayerMemory:
+    """The same memory, but for what a state keeps of drafts."""
+    return layer._replace(inputs=layer.inputs[:, :0]) if isinstance(layer, LayerState) else layer
+
+
 class OwnMemory:
     """The memory of layers that keep something, taken by all layers in their order."""
 

@@ -119,8 +119,8 @@ class CacheShape(NamedTuple):
         """
         if any(draft.state_bytes) and not any(self.state_bytes):
             raise ConfigError(
-                "its layers keep a state, and those of the model that it drafts for do not: prompts "
-                "would be found in the prefix cache at fewer places; choose one that keeps none"
+                "its layers keep a state, and those of the model that it drafts for do not: "
+                "prompts would be found in the prefix cache at fewer places; choose one without"
             )
 
         def joined(own: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
