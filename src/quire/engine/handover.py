@@ -45,8 +45,10 @@ class Handover:
             return
         hashes = partial(hash_blocks, request.root_hash, request.prompt_token_ids, size)
         names = await self._preparation.run(length, hashes)
-        most = (length - 1) // size if self._fetcher.keeps_states else 0
-        missing = await self._call(partial(_missing, self._allocator, names, most))
+        keeps_states = self._fetcher.keeps_states
+        if keeps_states:  # of which none is cut back, and a token is left to compute
+            names = names[: (length - 1) // size]
+        missing = await self._call(partial(_missing, self._allocator, names, keeps_states))
         lacking = max(map(len, missing)) * size
         if peer is None and prefiller is not None and prefiller.pays(lacking):
             peer = await prefiller.prefill(_spelled(request))
@@ -55,15 +57,16 @@ class Handover:
             await self._fetcher.fetch(host, port, missing)
 
 
-def _missing(allocator: KVAllocator, names: Sequence[BlockHash], most: int) -> Missing:
-    """What the pool does not have; of states, those after the first ``most`` blocks."""
-    contents, known = allocator.contents, most
-    if contents is None:
-        return Missing(names, names[:most])
-    blocks = [name for name in names if contents.locate(name) is None]
+def _missing(allocator: KVAllocator, names: Sequence[BlockHash], keeps_states: bool) -> Missing:
+    """What the pool does not have."""
+    contents = allocator.contents
+    blocks = [name for name in names if contents is None or contents.locate(name) is None]
+    if contents is None or not keeps_states:
+        return Missing(blocks)
+    known = len(names)
     while known and contents.locate_state(names[known - 1]) is None:
         known -= 1
-    return Missing(blocks, names[known:most])
+    return Missing(blocks, names[known:])
 
 
 def _generates(request: Request) -> bool:

@@ -10,11 +10,11 @@ from quire.blocks.store.states import BlocksAndStates, Records, StateStores, Sto
 from quire.blocks.store.tiers import Tiers
 
 __all__ = [
+    "BlocksAndStates",
     "DiskStore",
     "RecordForm",
-    "Records",
     "RecordShelf",
-    "BlocksAndStates",
+    "Records",
     "StateStores",
     "Store",
     "StoreCounts",

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 class Missing(NamedTuple):
     """What an engine lacks of a text, by the names of its blocks, in their order.
 
-    ends: blocks after which it has no state, up to the text's end; nothing: layers keep none.
+    ends: blocks after which it has no state, up to the text's end; nothing: layers keep none. No
+        blocks are missing after the last of them.
     """
 
     blocks: Sequence[BlockHash]

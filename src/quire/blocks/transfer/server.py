@@ -105,8 +105,8 @@ class BlockServer(Capability):
         while True:
             question = await guest.receive(QUESTION)
             if isinstance(question, WantedState):
-                depth, record = _deepest(states, question.names)
-                await guest.send(SentState(depth), record)
+                depth, state = _deepest(states, question.names)
+                await guest.send(SentState(depth), state)
                 self.num_sent += depth > 0
                 continue
             for name in question.names:
