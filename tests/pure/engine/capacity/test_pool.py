@@ -343,7 +343,7 @@ def test_a_model_of_states_alone_has_slots_alone() -> None:
     ids=lambda settings: next(iter(settings)),
 )
 def test_what_states_cannot_do_is_refused_by_name(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="^window: 2 of this model's 3 layers keep a state"):
+    with pytest.raises(ConfigError, match=r"^window: 2 of this model's 3 layers keep a state"):
         filled(HYBRID, **settings)
 
 
