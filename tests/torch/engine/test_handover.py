@@ -120,7 +120,8 @@ def test_several_kv_groups(tmp_path: Path) -> None:
 def test_states(family: str, tmp_path: Path) -> None:
     """One for all blocks before it, the deepest that is of use; to an engine that drafts, too."""
     drafts = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}}
-    with trio_of(family, tmp_path, decode=drafts) as trio:
+    patient = {"kv_transfer_config": {"timeout": 60}}
+    with trio_of(family, tmp_path, decode={**drafts, **patient}) as trio:
         check_bits(trio, keeps_states=True)
         body, before = {"prompt": prompt(64), **GREEDY}, trio.fetcher.num_fetched
         told = trio.prefill.prefill(**{**body, "prompt": body["prompt"][:41]})
