@@ -403,7 +403,7 @@ void recur(const Recur& r, Team& team) {
     recur_rows(before, team);
   }
   recur_rows(now, team);
-  if (!r.drafts) return;
+  if (!r.drafts || !r.memory.inputs.step) return;
   switch (r.dtype) {
     case DType::float32: return keep_drafts<float>(r, team);
     case DType::bfloat16: return keep_drafts<bf16>(r, team);

@@ -63,7 +63,9 @@ struct InSlots {
 struct StateMemory {
   InSlots rows;    // [kernel - 1, channels]
   InSlots state;   // [heads, key_dim, value_dim]
-  InSlots inputs;  // [most drafts, columns]: what came in for drafts, which the state has not seen
+  // [most drafts, columns]: what came in for drafts, which the state has not seen. Without a step:
+  // nobody wants it.
+  InSlots inputs;
 };
 
 struct Recur {

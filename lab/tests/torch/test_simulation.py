@@ -131,14 +131,21 @@ def test_the_same_steps_of_adapters_that_wait_for_each_other(
 
 
 MODELS_THAT_DRAFT = [
-    (None, {"kv_cache_memory_bytes": "1225KiB", "swap_space": 0.01, "preemption_mode": "swap"}),
-    ("qwen2_window", {"kv_cache_memory_bytes": 28 * 4 * 768, **WINDOWED}),
+    (
+        None,
+        None,
+        {"kv_cache_memory_bytes": "1225KiB", "swap_space": 0.01, "preemption_mode": "swap"},
+    ),
+    ("qwen2_window", "mistral", {"kv_cache_memory_bytes": 28 * 4 * 768, **WINDOWED}),
+    ("qwen3_5", "mistral", {"kv_cache_memory_bytes": 2**18, **WINDOWED}),
+    ("qwen3_5", "lfm2", {"kv_cache_memory_bytes": 2**18, **WINDOWED}),
 ]
 
 
-@pytest.mark.parametrize(("family", "options"), MODELS_THAT_DRAFT)
+@pytest.mark.parametrize(("family", "draft", "options"), MODELS_THAT_DRAFT)
 def test_the_same_steps_and_passes_of_a_model_that_drafts(
     family: str | None,
+    draft: str | None,
     options: dict[str, Any],
     model_dir: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -146,9 +153,9 @@ def test_the_same_steps_and_passes_of_a_model_that_drafts(
 ) -> None:
     speculation = {"method": "draft", "num_speculative_tokens": BY_MODEL.most}
     facts: dict[str, Any] = {"max_model_len": 260, "dtype": "float32", **options}
-    if family is not None:
+    if family is not None and draft is not None:
         monkeypatch.setattr("quire.engine.assembly.draft.check_draft", lambda *_: None)
-        speculation["model"] = str(model_dir("mistral"))
+        speculation["model"] = str(model_dir(draft))
         facts |= {"model": str(model_dir(family)), "max_model_len": 200}
     config = EngineConfig.create({**facts, "speculative_config": speculation})
     result = compare_steps(tmp_path, config, "model", None if family is None else 60)

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from quire.blocks.transfer import BlockFetcher
+from quire.blocks.transfer import BlockFetcher, Missing
 from quire.core.memory import BlockHash, KVAllocator, hash_blocks
 from quire.core.protocol import Request
 from quire.engine.input_processor import PreparedRequest, Prompt
 from quire.engine.thread import PreparationThreads
 
-Call = Callable[[Callable[[], list[BlockHash]]], Awaitable[list[BlockHash]]]
+Call = Callable[[Callable[[], Missing]], Awaitable[Missing]]
 """What is returned in the engine's thread, between two steps."""
 
 
@@ -45,18 +45,28 @@ class Handover:
             return
         hashes = partial(hash_blocks, request.root_hash, request.prompt_token_ids, size)
         names = await self._preparation.run(length, hashes)
-        missing = await self._call(partial(_missing, self._allocator, names))
-        if peer is None and prefiller is not None and prefiller.pays(len(missing) * size):
+        keeps_states = self._fetcher.keeps_states
+        if keeps_states:  # of which none is cut back, and a token is left to compute
+            names = names[: (length - 1) // size]
+        missing = await self._call(partial(_missing, self._allocator, names, keeps_states))
+        lacking = max(map(len, missing)) * size
+        if peer is None and prefiller is not None and prefiller.pays(lacking):
             peer = await prefiller.prefill(_spelled(request))
         if peer is not None:
             host, port = peer
             await self._fetcher.fetch(host, port, missing)
 
 
-def _missing(allocator: KVAllocator, names: Sequence[BlockHash]) -> list[BlockHash]:
-    """Those that the pool does not have."""
+def _missing(allocator: KVAllocator, names: Sequence[BlockHash], keeps_states: bool) -> Missing:
+    """What the pool does not have."""
     contents = allocator.contents
-    return [name for name in names if contents is None or contents.locate(name) is None]
+    blocks = [name for name in names if contents is None or contents.locate(name) is None]
+    if contents is None or not keeps_states:
+        return Missing(blocks)
+    known = len(names)
+    while known and contents.locate_state(names[known - 1]) is None:
+        known -= 1
+    return Missing(blocks, names[known:])
 
 
 def _generates(request: Request) -> bool:

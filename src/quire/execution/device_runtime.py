@@ -24,6 +24,7 @@ from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.execution.promises import Claim
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.instructions import Instructions
+from quire.kernels.layer_memory import KVShape, StateShape
 from quire.kernels.ops import Kernels
 from quire.models.base import Model
 
@@ -37,6 +38,12 @@ class Draft(NamedTuple):
     model: Model
     kv_dtype: torch.dtype
     make: Callable[[Worker, int], StepDrafts]
+
+    @property
+    def own_shapes(self) -> list[KVShape | StateShape]:
+        """What its layers keep: of drafts nothing, see ``CacheShape.with_draft``."""
+        kept = self.model.kv_shapes
+        return [one._replace(columns=0) if isinstance(one, StateShape) else one for one in kept]
 
 
 class DeviceRuntime(Protocol):
@@ -175,7 +182,7 @@ class OnCPU:
         self._limits, self._max_positions = limits, model.max_positions
         shapes, dtypes = [*model.kv_shapes], [kv_dtype] * len(model.kv_shapes)
         if draft is not None:
-            shapes += draft.model.kv_shapes
+            shapes += draft.own_shapes
             dtypes += [draft.kv_dtype] * len(draft.model.kv_shapes)
         self._kv_cache = KVCache(
             shapes, limits.kv_groups, limits.block_size, dtypes, kernels, self._swap_path, source

@@ -104,7 +104,7 @@ class LayerState(NamedTuple):
 
     rows: Tensor  # [slots, *StateShape.rows] float32
     state: Tensor  # [slots, *StateShape.state] float32; [slots, 0]: there is none
-    inputs: Tensor  # [slots, most drafts, StateShape.columns] float32
+    inputs: Tensor  # [slots, most drafts, StateShape.columns] float32; empty: they are not kept
 
     @property
     def parts(self) -> list[Tensor]:
@@ -113,6 +113,11 @@ class LayerState(NamedTuple):
 
 
 LayerMemory = LayerKV | LayerState
+
+
+def without_drafts(layer: LayerMemory) -> LayerMemory:
+    """The same memory, but for what a state keeps of drafts."""
+    return layer._replace(inputs=layer.inputs[:, :0]) if isinstance(layer, LayerState) else layer
 
 
 class OwnMemory:

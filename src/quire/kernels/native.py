@@ -110,7 +110,7 @@ def native_state(mixer: SelfRecurrence, state: LayerState) -> _native.SelfRecurr
 
 
 def native_memory(state: LayerState) -> _native.StateMemory:
-    rows, own, inputs = ((part.data_ptr(), part.stride(0)) for part in state)
+    rows, own, inputs = ((one.data_ptr(), one.stride(0) if one.numel() else 0) for one in state)
     return _native.StateMemory.make(rows, own, inputs)
 
 

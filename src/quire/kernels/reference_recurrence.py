@@ -60,7 +60,8 @@ def recur(x: Tensor, state: LayerState, spec: RecurrentSpec, runs: list[Run]) ->
             before = state.rows[slot].clone(), state.state[slot].clone()
             out[run.drafts] = _go_on(drafts, state, slot, spec).to(x.dtype)
             state.rows[slot], state.state[slot] = before
-            state.inputs[slot, : len(drafts)] = drafts
+            if state.inputs.numel():
+                state.inputs[slot, : len(drafts)] = drafts
     return out
 
 

@@ -23,7 +23,7 @@ import pytest
 from msgspec import Struct
 
 from quire import LLM, SamplingParams
-from quire.blocks.transfer import BlockFetcher
+from quire.blocks.transfer import BlockFetcher, Missing
 from quire.core.errors import ConfigError, ModelError, RankError
 from quire.core.memory import hash_blocks, root_hash
 from quire.engine.assembly.ranks.door import Door
@@ -115,7 +115,7 @@ def test_ranks_hand_over_their_parts_and_none_outlives_rank_0(
             os.kill(pid, signal.SIGINT)
             os.kill(pid, signal.SIGTERM)
         assert process.stdout.readline()
-        asyncio.run(fetcher.fetch("127.0.0.1", port, names))
+        asyncio.run(fetcher.fetch("127.0.0.1", port, Missing(names)))
         assert (fetcher.num_fetched, fetcher.num_failed) == (len(names), 0)
         (found,) = decoding.generate(PROMPT, params, use_tqdm=False)
         assert found.outputs[0].token_ids == expected.outputs[0].token_ids

@@ -45,8 +45,14 @@ class SimulatedDraftModel:
         self._profiles_of = profiles_of
         self._seed = seed
         self._roster = Roster()
-        self._behind = Behind()
+        first = total - num_layers
+        self._behind = Behind(
+            keeps_states=any(
+                layer >= first for one in kv_groups if one.state for layer in one.layers
+            )
+        )
         self._drafted: dict[int, Chunk] = {}  # by sequence: chunks whose drafts are ours
+        self._others: list[Chunk] = []  # whose drafts it computes once they are confirmed
 
     def seconds(self, step: Step) -> float:
         """Seconds of its passes in a step. Called once, when the step begins."""
@@ -57,6 +63,7 @@ class SimulatedDraftModel:
         """The chunks that it computes at once, time after time. See ``DraftModel``."""
         known = self._roster.follow(step)
         due, self._drafted = self._behind.before_moves(step), {}
+        self._others = []
         passes = [due] if due else []
         chunks = step.chunks
         texts: dict[int, int] = {}  # by sequence: tokens of its chunk that are known
@@ -66,12 +73,21 @@ class SimulatedDraftModel:
                 drafts = self._drafts(chunk, num_known, whose.request.request_id, whose.branch)
                 token_ids = [*chunk.token_ids[:num_known], *drafts]
                 self._drafted[chunk.seq_id] = chunk._replace(token_ids=token_ids)
+            elif self._behind.keeps_states and chunk.drafts:
+                self._others.append(chunk)
         if not chunks or (not texts and self._behind.leave(chunks)):
             return passes
-        passes.append([self._first(chunk, texts.get(chunk.seq_id)) for chunk in chunks])
+        passes.append(
+            [
+                self._behind.take(chunk)._replace(readout=_ONE if chunk.seq_id in texts else None)
+                for chunk in chunks
+            ]
+        )
         more = 1
         while going_on := [
-            last_of(chunk, chunk.token_ids[: texts[seq_id] + more])._replace(readout=_ONE)
+            self._behind.further(chunk, chunk.token_ids[: texts[seq_id] + more])._replace(
+                readout=_ONE
+            )
             for seq_id, chunk in self._drafted.items()
             if len(chunk.token_ids) > texts[seq_id] + more
         ]:
@@ -86,13 +102,8 @@ class SimulatedDraftModel:
 
     def observe(self, outcomes: Mapping[int, Outcome]) -> None:
         """Take note of a step's results."""
-        for seq_id, chunk in self._drafted.items():
-            self._behind.verified(chunk, len(outcomes[seq_id].tokens))
-
-    def _first(self, chunk: Chunk, num_known: int | None) -> Chunk:
-        """Of the first pass. ``num_known``: see ``passes``; None: it has no drafts to be made."""
-        asked = None if num_known is None else _ONE
-        return self._behind.take(chunk, chunk.token_ids[:num_known])._replace(readout=asked)
+        for chunk in (*self._drafted.values(), *self._others):
+            self._behind.verified(chunk, len(outcomes[chunk.seq_id].tokens))
 
     def _drafts(self, chunk: Chunk, num_known: int, request_id: str, branch: int) -> list[int]:
         most = len(chunk.token_ids) - num_known

@@ -6,13 +6,15 @@ from quire.blocks.store.directory import StoreCounts
 from quire.blocks.store.disk import DiskStore, check_writable
 from quire.blocks.store.record import RecordForm, digest
 from quire.blocks.store.shelf import RecordShelf
-from quire.blocks.store.states import StateStores, Store, places_of
+from quire.blocks.store.states import BlocksAndStates, Records, StateStores, Store, places_of
 from quire.blocks.store.tiers import Tiers
 
 __all__ = [
+    "BlocksAndStates",
     "DiskStore",
     "RecordForm",
     "RecordShelf",
+    "Records",
     "StateStores",
     "Store",
     "StoreCounts",

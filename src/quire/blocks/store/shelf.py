@@ -28,6 +28,15 @@ class RecordShelf:
         self._lock = threading.Lock()
 
     @property
+    def record_bytes(self) -> int:
+        return self._form.num_bytes
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """Whether there is anything in them: not, where layers keep states alone."""
+        return bool(self._form.part_bytes)
+
+    @property
     def num_bytes(self) -> int:
         return (len(self._records) - len(self._places)) * self._form.num_bytes
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from quire.blocks.store.disk import DiskStore
 from quire.blocks.store.tiers import Tiers
-from quire.core.memory import BlockHash, Content, name_of_state
+from quire.core.memory import BlockHash, BlockSource, Content, name_of_state
 from quire.core.scheduling import Capability
 
 
-class StateStores(Capability):
-    """See ``BlockSource``. Blocks are in one store; in another are the states after some of them,
+class Records(BlockSource, Protocol):
+    """Records of one form, which a rank has its part of."""
+
+    def forget(self, name: BlockHash) -> None:
+        """Drop what is useless, since another rank lacks its part."""
+        ...
+
+
+Place = TypeVar("Place", bound=Records)
+
+
+class BlocksAndStates(Generic[Place]):
+    """See ``BlockSource``. Blocks are in one place; in another are the states after some of them,
     by names of their own (``name_of_state``).
 
     kv_group: that of the layers that keep states, the last.
-    apart: blocks between two states of a long prompt.
     """
 
-    def __init__(
-        self, blocks: DiskStore | Tiers, states: DiskStore | Tiers, kv_group: int, apart: int
-    ) -> None:
+    def __init__(self, blocks: Place, states: Place, kv_group: int) -> None:
         self.blocks, self.states = blocks, states
         self._kv_group = kv_group
-        self._apart = apart
 
     def has(self, name: BlockHash) -> bool:
         """See ``BlockSource.has``."""
@@ -65,6 +73,19 @@ class StateStores(Capability):
             self.states.write(content, [state])
         else:
             self.blocks.write(content, blocks)
+
+
+class StateStores(BlocksAndStates[DiskStore | Tiers], Capability):
+    """Both stores of an engine.
+
+    apart: blocks between two states of a long prompt.
+    """
+
+    def __init__(
+        self, blocks: DiskStore | Tiers, states: DiskStore | Tiers, kv_group: int, apart: int
+    ) -> None:
+        super().__init__(blocks, states, kv_group)
+        self._apart = apart
 
     def seconds_to_fetch(self) -> float:
         """Time to fetch a block, with its part of a state: a text needs one for all its blocks."""

@@ -2,12 +2,13 @@
 
 First each says its ``Identity``. Then the one sends ``WantedBlocks``, any number of times, and the
 other answers each with a ``SentBlock`` for every name, in order, whose payload is the record
-(``quire.blocks.store.record``) if it has one.
+(``quire.blocks.store.record``) if it has one. Or it sends ``WantedState``, and the answer is the
+deepest that there is, as a ``SentState``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -15,7 +16,9 @@ from msgspec import Meta, Struct
 from msgspec.msgpack import Decoder
 
 from quire.blocks.store import RecordShelf
+from quire.blocks.store.shelf import Record
 from quire.core.errors import ConfigError
+from quire.core.memory import BlockHash, name_of_state
 from quire.core.scheduling import Capability
 from quire.kernels.transport import Guest, PeerError, Port
 
@@ -51,7 +54,20 @@ class SentBlock(Struct, tag=True, frozen=True):
     found: bool
 
 
-GREETING, QUESTION, ANSWER = Decoder(Identity), Decoder(WantedBlocks), Decoder(SentBlock)
+class WantedState(Struct, tag=True, frozen=True):
+    """The names of a text's blocks, after one of which a peer would like to go on from a state."""
+
+    names: Annotated[list[_Name], Meta(max_length=MOST_NAMES)]
+
+
+class SentState(Struct, tag=True, frozen=True):
+    """How many of the names lead to it; 0: none of them does."""
+
+    depth: Annotated[int, Meta(ge=0, le=MOST_NAMES)]
+
+
+GREETING, QUESTION = Decoder(Identity), Decoder(WantedBlocks | WantedState)
+ANSWER, STATE = Decoder(SentBlock), Decoder(SentState)
 
 
 class BlockServer(Capability):
@@ -70,20 +86,40 @@ class BlockServer(Capability):
         self.host, self.port = host, self._listener.port
         self.num_sent = 0
 
-    def start(self, shelf: RecordShelf, identity: Identity) -> None:
-        """Answer with the records in ``shelf``."""
-        self._listener.start(partial(self._serve, shelf, identity), "quire-blocks")
+    def start(
+        self, shelf: RecordShelf, identity: Identity, states: RecordShelf | None = None
+    ) -> None:
+        """Answer with the records in ``shelf``, and ``states`` where layers keep some."""
+        self._listener.start(partial(self._serve, shelf, states, identity), "quire-blocks")
 
     def close(self) -> None:
         """Accept no more peers; answers that have begun are finished."""
         self._listener.close()
 
-    async def _serve(self, shelf: RecordShelf, identity: Identity, guest: Guest) -> None:
+    async def _serve(
+        self, shelf: RecordShelf, states: RecordShelf | None, identity: Identity, guest: Guest
+    ) -> None:
         theirs = await guest.receive(GREETING)
         await guest.send(identity)
         identity.compare(theirs)
         while True:
-            for name in (await guest.receive(QUESTION)).names:
+            question = await guest.receive(QUESTION)
+            if isinstance(question, WantedState):
+                depth, state = _deepest(states, question.names)
+                await guest.send(SentState(depth), state)
+                self.num_sent += depth > 0
+                continue
+            for name in question.names:
                 record = shelf.find(name)
                 await guest.send(SentBlock(record is not None), record or b"")
                 self.num_sent += record is not None
+
+
+def _deepest(states: RecordShelf | None, names: Sequence[BlockHash]) -> tuple[int, Record]:
+    """How many of a text's blocks the deepest state has seen that there is, and its record."""
+    for depth in range(len(names) if states is not None else 0, 0, -1):
+        assert states is not None
+        found = states.find(name_of_state(names[depth - 1]))
+        if found is not None:
+            return depth, found
+    return 0, b""

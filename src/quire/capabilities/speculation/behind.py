@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quire.core.protocol import Chunk, Step
+from quire.core.protocol import TO_DRAFT, Chunk, Readout, Step
 
 _MOST = 32  # tokens of a sequence
 
@@ -16,9 +16,13 @@ class Behind:
     tokens that come one by one are left until there is something else to compute, or until the
     block that they are in may be moved or given away. So is the last draft of a sequence, of which
     nobody knows before it is verified whether it was right.
+
+    keeps_states: whether its layers keep some. A state cannot be cut back, so all drafts are left,
+        whoever has made them, until it is known which were right.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_states: bool = False) -> None:
+        self.keeps_states = keeps_states
         self._chunks: dict[int, Chunk] = {}
 
     def before_moves(self, step: Step) -> list[Chunk]:
@@ -36,38 +40,69 @@ class Behind:
         """Leave all of these, which have no drafts to be made. Not, if any has more than a token,
         or too many behind."""
         known = self._chunks
-        if not all(
-            len(chunk.token_ids) == 1
-            and (chunk.seq_id not in known or len(known[chunk.seq_id].token_ids) < _MOST)
-            for chunk in chunks
-        ):
-            return False
-        self._chunks |= {chunk.seq_id: self.take(chunk, chunk.token_ids) for chunk in chunks}
+        for chunk in chunks:
+            count = _num_settled(chunk) if self.keeps_states else len(chunk.token_ids)
+            before = known.get(chunk.seq_id)
+            if count != 1 or (before is not None and len(before.token_ids) >= _MOST):
+                return False
+        self._chunks |= {chunk.seq_id: self.take(chunk) for chunk in chunks}
         return True
 
-    def take(self, chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
-        """What is to be computed of a chunk now: these tokens of it, and those before that were
-        left."""
+    def take(self, chunk: Chunk) -> Chunk:
+        """What is to be computed of a chunk now: its tokens as far as they are known, and those
+        before that were left. A state keeps no trace of drafts among them, which are needed only
+        where more are to be made.
+        """
+        token_ids, to_draft = chunk.token_ids, chunk.token_ids[-1] == TO_DRAFT
+        if to_draft:
+            token_ids = token_ids[: token_ids.index(TO_DRAFT)]
+        if self.keeps_states:
+            settled = _num_settled(chunk)
+            token_ids = token_ids if to_draft else token_ids[:settled]
+            chunk = _with_drafts(chunk, len(token_ids) - settled)
         before = self._chunks.pop(chunk.seq_id, None)
         if before is None:
             return chunk._replace(token_ids=token_ids)
         return chunk._replace(token_ids=[*before.token_ids, *token_ids], start=before.start)
 
+    def further(self, chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
+        """What is to be computed for one more draft after ``token_ids``, which are a chunk's as far
+        as they are known: the last one, or all of its drafts, of which a state has kept nothing.
+        """
+        if not self.keeps_states:
+            return _part(chunk, token_ids, len(token_ids) - 1)
+        settled = _num_settled(chunk)
+        return _with_drafts(_part(chunk, token_ids, settled), len(token_ids) - settled)
+
     def verified(self, chunk: Chunk, num_tokens: int) -> None:
-        """A chunk whose drafts it has made gave ``num_tokens``: if all drafts were right, the last
-        of them is behind."""
-        if num_tokens == len(chunk.drafts) + 1:
-            self._chunks[chunk.seq_id] = last_of(chunk, chunk.token_ids)
+        """A chunk with drafts gave ``num_tokens``, one more than were right of them. Those that
+        have yet to be computed are behind: all, where states are kept; else the last one, where it
+        has made it.
+        """
+        settled = _num_settled(chunk)
+        first = settled if self.keeps_states else len(chunk.token_ids) - 1
+        right = chunk.token_ids[: max(first, settled + num_tokens - 1)]
+        if len(right) > first:
+            self._chunks[chunk.seq_id] = self.take(_part(chunk, right, first))
 
     def clear(self) -> None:
         """Nobody will compute it."""
         self._chunks.clear()
 
 
-def last_of(chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
-    """The last token alone of ``token_ids``, which are a chunk's as far as they are known."""
-    start = chunk.start + len(token_ids) - 1
-    return chunk._replace(token_ids=[token_ids[-1]], start=start, readout=None)
+def _num_settled(chunk: Chunk) -> int:
+    """Tokens of a chunk that are no drafts."""
+    return len(chunk.token_ids) - len(chunk.drafts)
+
+
+def _part(chunk: Chunk, token_ids: Sequence[int], first: int) -> Chunk:
+    """Of ``token_ids``, which are a chunk's as far as they are known, those from ``first`` on."""
+    return chunk._replace(token_ids=token_ids[first:], start=chunk.start + first, readout=None)
+
+
+def _with_drafts(chunk: Chunk, count: int) -> Chunk:
+    """A chunk whose last tokens are drafts."""
+    return chunk._replace(readout=Readout(1 + count) if count else None)
 
 
 def _goes_on(behind: Chunk, chunks: Mapping[int, Chunk]) -> bool:

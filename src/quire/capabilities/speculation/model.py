@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate, takewhile
 
 from torch import Tensor
 
-from quire.capabilities.speculation.behind import Behind, last_of
+from quire.capabilities.speculation.behind import Behind
+from quire.core.memory import BlockTable
 from quire.core.protocol import (
     TO_DRAFT,
     Chunk,
@@ -23,6 +24,7 @@ from quire.execution.forward import Hidden, Worker, nothing_sampled
 from quire.execution.sampling.guidance import PATIENCE, wait_for
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.sampler import SampleRow, draw
+from quire.kernels.layer_memory import StateShape
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +66,6 @@ class _DraftText:
         self.num_lacking -= 1
         return self.num_lacking > 0
 
-    def last(self) -> Chunk:
-        """Its last token alone, to be computed."""
-        return last_of(self.chunk, self.token_ids)
-
     def filled(self) -> Chunk:
         """The chunk with as many drafts as there are."""
         assert self.chunk.readout is not None
@@ -87,13 +85,14 @@ class DraftModel:
         """vocab_size: the target's. Embeddings may be padded to different sizes."""
         self._worker = worker
         self._vocab_size = vocab_size
+        self._keeps_states = any(isinstance(one, StateShape) for one in worker.model.kv_shapes)
         self.forget()
         self._failed = False
 
     def forget(self) -> None:
         """No sequence lives any more that steps have told of."""
-        self._behind = Behind()
-        self._drafted: set[int] = set()  # sequences that have drafts of ours in this step
+        self._behind = Behind(keeps_states=self._keeps_states)
+        self._drafted: set[int] = set()  # sequences with drafts that we have yet to compute
 
     def catch_up(self, step: Step) -> None:
         """To be done before a step moves blocks."""
@@ -117,38 +116,34 @@ class DraftModel:
             if chunk.token_ids[-1] == TO_DRAFT
         }
         if not self._failed:
-            if not texts and self._behind.leave(chunks):
-                return chunks
             try:
-                self._draft(chunks, texts)
+                if texts or not self._behind.leave(chunks):
+                    self._draft(chunks, texts)
             except Exception:
                 self._fail()
-        if not texts:
-            return chunks
-        if not self._failed:
-            self._drafted = {seq_id for seq_id, text in texts.items() if text.filled().drafts}
-        return [
-            texts[chunk.seq_id].filled() if chunk.seq_id in texts else chunk for chunk in chunks
-        ]
+        if texts:
+            filled = {seq_id: text.filled() for seq_id, text in texts.items()}
+            chunks = [filled.get(chunk.seq_id, chunk) for chunk in chunks]
+        if not self._failed and (texts or self._keeps_states):
+            ours = (one for one in chunks if self._keeps_states or one.seq_id in texts)
+            self._drafted = {chunk.seq_id for chunk in ours if chunk.drafts}
+        return chunks
 
     def observe(self, chunks: Sequence[Chunk], outcomes: Mapping[int, Outcome]) -> None:
-        """What came of the chunks that ``fill`` gave."""
+        """What came of the chunks that ``fill`` gave. Where states are kept, drafts of others are
+        computed no earlier."""
         for chunk in chunks if self._drafted else ():
             if chunk.seq_id in self._drafted:
                 self._behind.verified(chunk, len(outcomes[chunk.seq_id].tokens))
         self._drafted = set()
 
     def _draft(self, chunks: Sequence[Chunk], texts: Mapping[int, _DraftText]) -> None:
-        parts = [
-            self._behind.take(chunk, texts.get(chunk.seq_id, chunk).token_ids) for chunk in chunks
-        ]
+        parts = [self._behind.take(chunk) for chunk in chunks]
         going_on = [texts[part.seq_id] for part in parts if part.seq_id in texts]
         alone = len(going_on) == len(parts) and all(text.is_plain for text in going_on)
         if alone and self._go_on(going_on, parts):
             return
-        ends = accumulate(len(part.token_ids) for part in parts)
-        asked = [end - 1 for end, part in zip(ends, parts, strict=True) if part.seq_id in texts]
-        hidden = self._compute(parts, asked)
+        hidden = self._compute(parts, _last_rows(parts, texts))
         while going_on:
             samples = draw(
                 self._logits(hidden),
@@ -159,14 +154,19 @@ class DraftModel:
             both = zip(going_on, samples, strict=True)
             going_on = [text for text, sample in both if text.take(sample)]
             plain = [text for text in going_on if text.is_plain]
-            if self._go_on(plain, [text.last() for text in plain]):
+            if self._go_on(plain, self._further(plain)):
                 going_on = [text for text in going_on if not text.is_plain]
             if going_on:
-                hidden = self._compute([text.last() for text in going_on], range(len(going_on)))
+                parts = self._further(going_on)
+                hidden = self._compute(parts, _last_rows(parts, texts))
+
+    def _further(self, texts: Sequence[_DraftText]) -> list[Chunk]:
+        """To be computed for the next draft of each."""
+        return [self._behind.further(text.chunk, text.token_ids) for text in texts]
 
     def _go_on(self, texts: Sequence[_DraftText], parts: Sequence[Chunk]) -> bool:
         """Have the model compute these parts of texts and go on by itself, if it can."""
-        if not texts:
+        if not texts or self._keeps_states:
             return False
         both = sorted(zip(texts, parts, strict=True), key=lambda one: -one[0].num_lacking)
         counts = [text.num_lacking for text, _ in both]
@@ -186,12 +186,25 @@ class DraftModel:
 
     def _readable(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
         """Tokens that it has no vector of are taken for its last one."""
+        if chunks and chunks[0].table.kv_groups[-1].keeps_state:
+            chunks = [one._replace(table=self._own(one.table)) for one in chunks]
         last = self._worker.model.vocab_size - 1
         if last >= self._vocab_size - 1:
             return chunks
         return [
             one._replace(token_ids=[min(token, last) for token in one.token_ids]) for one in chunks
         ]
+
+    def _own(self, table: BlockTable) -> BlockTable:
+        """Where states are kept: without the slot, if its layers keep none. What the target's have
+        yet to see is no concern of theirs.
+        """
+        if not self._keeps_states:
+            return table._replace(further=table.further[:-1])
+        if not table.further:
+            return table._replace(confirmed=0)
+        *paged, slot = table.further
+        return table._replace(further=(*paged, slot._replace(confirmed=0)))
 
     def _logits(self, hidden: Hidden) -> Tensor:
         logits = self._worker.logits(hidden.asked)
@@ -206,3 +219,9 @@ class DraftModel:
         )
         self._failed = True
         self._behind.clear()
+
+
+def _last_rows(parts: Sequence[Chunk], texts: Container[int]) -> list[int]:
+    """Rows of the last tokens of those parts whose sequences are among ``texts``."""
+    ends = accumulate(len(part.token_ids) for part in parts)
+    return [end - 1 for end, part in zip(ends, parts, strict=True) if part.seq_id in texts]

@@ -19,6 +19,7 @@ from quire.models.config import read_config
 from quire.models.demo import DEMO_DRAFT
 from quire.models.gguf import is_gguf
 from quire.models.loader import resolve_model
+from quire.models.shape import CacheShape
 from quire.text.tokenizer import Tokenizer, load_tokenizer
 
 DEMO_DRAFT_NAME = "quire-demo's draft"
@@ -130,6 +131,13 @@ def _check_words(own: Mapping[str, int] | None, tokenizer: Tokenizer) -> None:
         f"it has another vocabulary: {token!r} is {there}, and {here} of the model that it drafts "
         "for: choose one with the same tokenizer, or method suffix, which needs no model"
     )
+
+
+def with_draft(config: EngineConfig, cache: CacheShape, draft: Draft) -> CacheShape:
+    """What both models keep. ConfigError: they cannot together."""
+    assert config.speculation is not None
+    with _named(draft_name(config.speculation)):
+        return cache.with_draft(cache_shape(draft.model, draft.kv_dtype))
 
 
 def draft_share(config: EngineConfig, draft: Draft) -> DraftShare:

@@ -30,7 +30,7 @@ from quire.core.memory import BlockSource
 from quire.core.protocol import RecoveryCosts
 from quire.core.scheduling import Scheduler
 from quire.engine.assembly.centring import with_centred_keys
-from quire.engine.assembly.draft import draft_share, load_draft
+from quire.engine.assembly.draft import draft_share, load_draft, with_draft
 from quire.engine.assembly.encoder import build_encoder
 from quire.engine.assembly.loading import (
     cache_shape,
@@ -262,7 +262,7 @@ def _load(
     dtype = kv_dtype(config, model)
     cache = cache_shape(model, dtype)
     if draft is not None:
-        cache = cache.with_draft(cache_shape(draft.model, draft.kv_dtype))
+        cache = with_draft(config, cache, draft)
     limits = limits_of(config, cache)
     adapters, share = _serve_adapters(config, model, runtime.instruction_set, team)
     with runtime.settling():

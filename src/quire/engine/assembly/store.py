@@ -13,8 +13,10 @@ import torch
 import xxhash
 
 from quire.blocks.store import (
+    BlocksAndStates,
     DiskStore,
     RecordForm,
+    Records,
     RecordShelf,
     StateStores,
     Store,
@@ -89,7 +91,7 @@ def open_store(config: EngineConfig, blocks: BlocksOf) -> Store | None:
     states = limits.states
     if states is None or states.state is None:
         return _store_of(config, form, size)
-    slot_bytes = limits.block_bytes(cache)[-1]
+    slot_bytes = sum(cache.state_bytes)
     in_pool = states.num_blocks * slot_bytes
     if states.share is not None:  # then it is only the most that there can be
         in_pool = min(pool // 2, limits.max_num_seqs * slot_bytes + pool // 10)
@@ -159,7 +161,7 @@ def record_form(identity: Mapping[str, str], limits: EngineLimits, cache: CacheS
 
 
 def _state_form(identity: Mapping[str, str], limits: EngineLimits, size: int) -> RecordForm:
-    """Of an engine's states, of ``size`` bytes each: room for drafts is part of them."""
+    """Of an engine's states, of ``size`` bytes each."""
     named = {**identity, "state": str(size)}
     return RecordForm(_fingerprint(named), limits.block_size, (size,))
 
@@ -235,22 +237,29 @@ def describe_transfer(config: EngineConfig, server: BlockServer | None) -> str:
 
 def begin_transfer(
     config: EngineConfig, server: BlockServer | None, blocks: BlocksOf
-) -> tuple[Transfer | None, RecordShelf | None]:
+) -> tuple[Transfer | None, Records | None]:
     """Who hands blocks over or fetches them, and where they lie meanwhile: this rank's parts."""
     if config.role == "both":
         return None, None
-    identity = block_identity(config, blocks)
-    form = record_form(identity, blocks.limits, blocks.cache)
+    identity, limits, cache = block_identity(config, blocks), blocks.limits, blocks.cache
+    form, states = record_form(identity, limits, cache), None
     size = int(config.transfer.kv_buffer_size) // config.tensor_parallel_size
-    known = Identity(identity)
-    if size < form.num_bytes:
-        raise ConfigError(
-            f"kv_transfer_config: kv_buffer_size, {size:,} bytes, is less than a block of "
-            f"{form.num_bytes:,} bytes"
-        )
+    if limits.states is not None:  # half of it is for them
+        size, states = size // 2, _state_form(identity, limits, sum(cache.state_bytes))
+    for what, one in (("block", form), ("state", states)):
+        if one is not None and size < one.num_bytes:
+            raise ConfigError(
+                f"kv_transfer_config: kv_buffer_size, {size:,} bytes for {what}s, is less than a "
+                f"{what} of {one.num_bytes:,} bytes"
+            )
+    known, kv_group = Identity(identity), len(limits.kv_groups) - 1
     if server is not None:
         shelf = RecordShelf(form, size)
-        server.start(shelf, known)
-        return server, shelf
+        kept = None if states is None else RecordShelf(states, size)
+        server.start(shelf, known, kept)
+        return server, shelf if kept is None else BlocksAndStates(shelf, kept, kv_group)
     fetched = FetchedBlocks(form, size)
-    return BlockFetcher(fetched, form, known, config.transfer.timeout, blocks.rank), fetched
+    others = None if states is None else FetchedBlocks(states, size)
+    fetcher = BlockFetcher(fetched, known, config.transfer.timeout, blocks.rank, others)
+    source = fetched if others is None else BlocksAndStates(fetched, others, kv_group)
+    return fetcher, source

@@ -70,10 +70,7 @@ def _states(config: EngineConfig, cache: CacheShape) -> Iterable[KVGroup]:
     for setting, given, why in (
         ("window", config.window is not None, "their states have no window"),
         ("attention_sinks", config.attention_sinks > 0, "their states see all that was before"),
-        ("speculative_config: model", config.speculation is not None and
-         config.speculation.has_draft_model, "only texts draft for them"),
-        ("role", config.role != "both", "their states are not handed over"),
-    ):  # fmt: skip
+    ):
         if given:
             raise ConfigError(f"{setting}: {len(layers)} of this model's {len(cache.windows)} "
                               f"layers keep a state, and {why}; leave it out")  # fmt: skip

@@ -13,7 +13,7 @@ from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, BlockSource, Content, MoveKind
 from quire.execution.kv.layers import layers_of
 from quire.execution.kv.swap_file import BlockBytes, SwapFile
-from quire.kernels.layer_memory import KVShape, StateShape
+from quire.kernels.layer_memory import KVShape, StateShape, without_drafts
 from quire.kernels.ops import Kernels
 from quire.kernels.pages import HugePages, touch
 
@@ -55,6 +55,8 @@ class KVCache:
         ]
         self._num_paged = sum(kv_group.state is None for kv_group in kv_groups)
         self._blocks = [BlockBytes(layers) for layers in self._kv_groups]
+        # Beyond the pool there is nothing of drafts: a state with a name has seen what it says.
+        self._kept = [BlockBytes([*map(without_drafts, layers)]) for layers in self._kv_groups]
         self._kernels = kernels
         self._source = source
         self._parts: list[bytes] = []  # of the block that is being stored, by KV group
@@ -105,7 +107,7 @@ class KVCache:
     def _fetch(self, move: BlockMove, content: Content) -> None:
         if self._source is None:
             raise ValueError("there is nothing beyond the pool to fetch blocks from")
-        blocks = self._blocks[move.kv_group]
+        blocks = self._kept[move.kv_group]
         try:
             self._source.read(content, move.kv_group, blocks.of(move.target))
         except OSError:
@@ -118,7 +120,7 @@ class KVCache:
         """
         if self._source is None:
             raise ValueError("there is nothing beyond the pool to store blocks in")
-        part, paged = b"".join(self._blocks[move.kv_group].of(move.source)), self._num_paged
+        part, paged = b"".join(self._kept[move.kv_group].of(move.source)), self._num_paged
         if move.kv_group == paged:
             self._source.write(content, [*[b""] * paged, part])
             return

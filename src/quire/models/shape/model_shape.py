@@ -112,7 +112,16 @@ class CacheShape(NamedTuple):
         return self.state_bytes or (0,) * len(self.windows)
 
     def with_draft(self, draft: CacheShape) -> CacheShape:
-        """The shape with a draft model's layers after those of the model."""
+        """The shape with a draft model's layers after those of the model. Its states keep nothing
+        of drafts, which it computes once they are confirmed.
+
+        ConfigError: it keeps states, and the model does not.
+        """
+        if any(draft.state_bytes) and not any(self.state_bytes):
+            raise ConfigError(
+                "its layers keep a state, and those of the model that it drafts for do not: "
+                "prompts would be found in the prefix cache at fewer places; choose one without"
+            )
 
         def joined(own: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
             if not (own or others):
@@ -125,7 +134,7 @@ class CacheShape(NamedTuple):
             self.max_positions,
             self.depends_on_prompt_length or draft.depends_on_prompt_length,
             joined(self.state_bytes, draft.state_bytes),
-            joined(self.draft_bytes, draft.draft_bytes),
+            joined(self.draft_bytes, (0,) * len(draft.draft_bytes)),
             joined(self.scale_bytes, draft.scale_bytes),
             self.rows + draft.rows,
         )

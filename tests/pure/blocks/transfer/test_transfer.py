@@ -11,11 +11,12 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from quire.blocks.store import RecordShelf
-from quire.blocks.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity
+from quire.blocks.store import RecordForm, RecordShelf
+from quire.blocks.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity, Missing
+from quire.blocks.transfer import server as server_module
 from quire.blocks.transfer.peers import Peers
 from quire.blocks.transfer.server import WantedBlocks
-from quire.core.memory import BlockHash
+from quire.core.memory import BlockHash, Content, name_of_state
 from quire.kernels.transport import port
 from quire.kernels.transport.connection import pieces
 from support.live_server import eventually
@@ -50,11 +51,11 @@ def prefill() -> Iterator[Prefill]:
 
 def fetcher(seconds: float = 5.0, most: int = 100) -> tuple[BlockFetcher, FetchedBlocks]:
     shelf = FetchedBlocks(FORM, most * FORM.num_bytes)
-    return BlockFetcher(shelf, FORM, IDENTITY, seconds), shelf
+    return BlockFetcher(shelf, IDENTITY, seconds), shelf
 
 
 def fetch(client: BlockFetcher, port: int, names: list[BlockHash]) -> None:
-    asyncio.run(client.fetch("127.0.0.1", port, names))
+    asyncio.run(client.fetch("127.0.0.1", port, Missing(names)))
 
 
 def leading(shelf: RecordShelf, names: list[BlockHash]) -> int:
@@ -64,6 +65,73 @@ def leading(shelf: RecordShelf, names: list[BlockHash]) -> int:
 def read(shelf: RecordShelf, number: int) -> None:
     for kv_group, size in enumerate(PARTS):
         shelf.read(content(number), kv_group, [memoryview(bytearray(size))])
+
+
+STATES = RecordForm(b"another one     ", FORM.block_size, (300,))
+
+
+def state(depth: int) -> Content:
+    return content(depth - 1)._replace(name=name_of_state(NAMES[depth - 1]))
+
+
+@pytest.mark.parametrize(
+    ("kept", "here", "lacking", "found"),
+    [
+        ((3, 7), (), (0, 10, 10), 7),  # the deepest
+        ((3, 7), (), (0, 6, 6), 3),  # that is of use
+        ((3, 7), (), (5, 10, 10), 7),  # of which some blocks are known
+        ((3,), (5,), (0, 10, 10), 5),  # or that has been fetched already
+        ((), (), (0, 10, 10), 0),  # none: no blocks either
+        ((9,), (), (0, 6, 10), 9),  # the pool has the last blocks
+    ],
+)
+def test_of_states_the_deepest_comes_with_the_blocks_before_it(
+    kept: tuple[int, ...], here: tuple[int, ...], lacking: tuple[int, int, int], found: int
+) -> None:
+    first, last, most = lacking
+    prefill = Prefill()
+    prefill.server.close()
+    prefill.compute(40)
+    server, of_states = BlockServer("127.0.0.1", 0), RecordShelf(STATES, 10 * STATES.num_bytes)
+    for depth in kept:
+        of_states.write(state(depth), [bytes(300)])
+    server.start(prefill.shelf, IDENTITY, of_states)
+    shelf = FetchedBlocks(FORM, 20 * FORM.num_bytes)
+    states = FetchedBlocks(STATES, 2 * STATES.num_bytes)
+    client = BlockFetcher(shelf, IDENTITY, 5.0, states=states)
+    for depth in here:
+        states.put(
+            state(depth).name, b"".join([STATES.head(state(depth), [bytes(300)]), bytes(300)])
+        )
+    asyncio.run(client.fetch("127.0.0.1", server.port, Missing(NAMES[first:last], NAMES[:most])))
+    server.close()
+    blocks = [number for number in range(40) if shelf.has(NAMES[number])]
+    assert blocks == [*range(first, min(last, found))]
+    assert client.num_fetched == len(blocks) + (found in kept) and client.num_failed == 0
+    if found:
+        into = memoryview(bytearray(b"x" * 300))
+        states.read(state(found), 0, [into])
+        assert not any(into)
+
+
+def test_blocks_that_have_no_room_end_what_states_are_wanted_for() -> None:
+    missing = Missing(NAMES[2:10], NAMES[:10])
+    assert missing.some(8) == missing
+    assert missing.some(3) == Missing(NAMES[2:5], NAMES[:5])
+    assert Missing(NAMES[2:10]).some(3) == Missing(NAMES[2:5], ())
+
+
+def test_a_state_of_another_size_or_depth_is_a_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for depth, record in ((11, bytes(STATES.num_bytes)), (3, b"short"), (0, b"long")):
+        monkeypatch.setattr(server_module, "_deepest", lambda *_, one=(depth, record): one)
+        prefill = Prefill()
+        client = BlockFetcher(
+            FetchedBlocks(FORM, 10**6), IDENTITY, 5.0, states=FetchedBlocks(STATES, 10**6)
+        )
+        missing = Missing(NAMES[:10], NAMES[:10])
+        asyncio.run(client.fetch("127.0.0.1", prefill.server.port, missing))
+        prefill.server.close()
+        assert (client.num_fetched, client.num_failed) == (0, 1)
 
 
 def test_of_a_prompt_larger_than_the_buffer_the_beginning_is_used(
@@ -154,14 +222,17 @@ def test_a_peer_that_hangs_stops_nobody_else(
     other = [content(number).name for number in range(50, 60)]
 
     async def ask(silent: int) -> None:
-        hanging = [asyncio.create_task(client.fetch("127.0.0.1", silent, other)) for _ in range(30)]
+        hanging = [
+            asyncio.create_task(client.fetch("127.0.0.1", silent, Missing(other)))
+            for _ in range(30)
+        ]
         await asyncio.sleep(0.01)  # all of them are under way, or wait for their turn
-        await client.fetch("127.0.0.1", prefill.server.port, NAMES)
+        await client.fetch("127.0.0.1", prefill.server.port, Missing(NAMES))
         assert leading(shelf, NAMES) == 40
         assert not any(task.done() for task in hanging), "the good one came first"
         await asyncio.gather(*hanging)
         assert client.num_failed == 30
-        await client.fetch("127.0.0.1", silent, other)
+        await client.fetch("127.0.0.1", silent, Missing(other))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         asyncio.run(ask(listener.getsockname()[1]))
@@ -175,7 +246,7 @@ def test_a_peer_that_is_busy_is_waited_for(prefill: Prefill) -> None:
 
     async def many() -> None:
         await asyncio.gather(
-            *(client.fetch("127.0.0.1", prefill.server.port, [name]) for name in NAMES)
+            *(client.fetch("127.0.0.1", prefill.server.port, Missing([name])) for name in NAMES)
         )
 
     asyncio.run(many())

@@ -177,6 +177,32 @@ def test_a_draft_model_shares_pages_with_its_target() -> None:
     assert (apart.seqs_that_fit(2000), limits.seqs_that_fit(2000)) == (7, 23)
 
 
+def test_a_draft_model_with_states_has_them_in_its_targets_slots() -> None:
+    """Qwen3.5 27B and 0.8B, whose own states keep nothing of drafts."""
+
+    def shape(layers: int, token: int, state: int, draft: int) -> CacheShape:
+        attends = [layer % 4 == 3 for layer in range(layers)]
+
+        def each(attending: int, recurrent: int) -> tuple[int, ...]:
+            return tuple(attending if one else recurrent for one in attends)
+
+        rows = tuple(((512, 512) if one else ()) for one in attends)
+        kept = each(token, 0), 2**18, False, each(0, state), each(0, draft), (), rows
+        return CacheShape((None,) * layers, *kept)
+
+    large, small = shape(64, 4096, 3_268_608, 65_920), shape(24, 2048, 1_122_304, 32_896)
+    both, room = large.with_draft(small), MemoryBudget(2**34, 1.0)
+    speculation = {"method": "draft", "model": "a model", "num_speculative_tokens": 16}
+    options = {"speculative_config": speculation, "max_model_len": 8192, "max_num_seqs": 64}
+    limits = filled(both._replace(max_positions=8192), room, **options)
+    slot = 48 * (3_268_608 + 16 * 65_920) + 18 * 1_122_304
+    assert limits.block_bytes(both) == [16 * (16 * 4096 + 6 * 2048), slot]
+    assert [one.share and one.share.span for one in limits.kv_groups] == [1, 183]
+    assert limits.seqs_that_fit(2000) == 44
+    with pytest.raises(ConfigError, match="its layers keep a state, and those of the model"):
+        large._replace(state_bytes=(), draft_bytes=()).with_draft(small)
+
+
 # Gemma 3 27B beside 54.9 GB of weights, and Gemma 4 31B beside 62.
 @pytest.mark.parametrize(
     ("windowed", "full", "weights", "requests"),
@@ -313,15 +339,11 @@ def test_a_model_of_states_alone_has_slots_alone() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"window": 32},
-        {"speculative_config": {"method": "draft", "model": "m"}},
-    ],
+    [{"window": 32}, {"attention_sinks": 4, "window": 32}],
     ids=lambda settings: next(iter(settings)),
 )
 def test_what_states_cannot_do_is_refused_by_name(settings: dict[str, object]) -> None:
-    name = next(iter(settings))
-    with pytest.raises(ConfigError, match=f"^{name}.*: 2 of this model's 3 layers keep a state"):
+    with pytest.raises(ConfigError, match=r"^window: 2 of this model's 3 layers keep a state"):
         filled(HYBRID, **settings)
 
 

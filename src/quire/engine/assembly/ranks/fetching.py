@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from quire.blocks.transfer import BlockFetcher, BlockServer
-from quire.core.memory import BlockHash
+from quire.blocks.transfer import BlockFetcher, BlockServer, Missing
 from quire.engine.assembly.ranks.messages import Fetch, Fetched
 from quire.engine.assembly.ranks.team import Team
 
@@ -22,11 +21,11 @@ class OtherFetchers:
         self._under_way: dict[int, threading.Semaphore] = {}
         team.hear_of(Fetched, self._fetched)
 
-    def begin(self, host: str, port: int, names: Sequence[BlockHash]) -> Callable[[float], None]:
+    def begin(self, host: str, port: int, missing: Missing) -> Callable[[float], None]:
         """See ``FetchingRanks``. A rank that does not answer costs the seconds."""
         number, ended = next(self._numbers), threading.Semaphore(0)
         self._under_way[number] = ended
-        self._team.say(Fetch(number, host, port, list(names)))
+        self._team.say(Fetch(number, host, port, *map(list, missing)))
 
         def wait(seconds: float) -> None:
             deadline = time.monotonic() + seconds

@@ -19,7 +19,7 @@ import torch
 from msgspec import Struct
 
 from quire.blocks.store import Store
-from quire.blocks.transfer import BlockFetcher
+from quire.blocks.transfer import BlockFetcher, Missing
 from quire.capabilities.adapters.reading import HeldAdapters, ReadAdapter, adapter_check
 from quire.core.errors import QuireError, RankError
 from quire.engine.assembly.centring import with_centred_keys
@@ -251,7 +251,8 @@ class _Rank:
     def _fetch(self, message: messages.Fetch) -> None:
         """Fetch this rank's part of blocks; what does not come is computed."""
         assert self._fetcher is not None
-        self._fetcher.fetch_part(message.host, message.port, message.names)
+        missing = Missing(message.names, message.ends)
+        self._fetcher.fetch_part(message.host, message.port, missing)
         self._rank_0.send(messages.Fetched(message.number))
 
     def _outlive_nobody(self) -> NoReturn:

@@ -96,6 +96,7 @@ class Fetch(Struct, tag=True, frozen=True):
     host: str
     port: int
     names: list[BlockHash]
+    ends: list[BlockHash]  # see ``Missing``
 
 
 class End(Struct, tag=True, frozen=True):

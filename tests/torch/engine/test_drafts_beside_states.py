@@ -1,0 +1,141 @@
+"""Draft models beside layers that keep states, of the model or of both: no text depends on them.
+
+A draft model that is its target is always right, which it could not be if one of its states had
+seen a draft that was wrong, or not seen one that was right, or had been another text's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, SamplingParams
+from quire.core.errors import ConfigError
+from quire.core.protocol import TO_DRAFT
+from quire.engine.assembly import draft as assembly
+from quire.http.live.state import EngineReader
+from support.drafting import Verified
+from support.engine_lives import Life, alone, draw_requests, save_hybrid, save_models, serve
+from support.hf_reference import random_prompts
+from support.law_of_bits import FORMS, first_difference
+
+ModelDir = Callable[[str], Path]
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+ONE_BY_ONE = (0, 2, 3, 5, 9, 14)
+SWAP, RECOMPUTE = {"squeezed": True, "swap": True}, {"squeezed": True}
+CACHED, CHUNKS = {"caching": True}, {"budgets": (8, 150)}
+CASES: list[tuple[str, int, dict[str, Any], tuple[str, ...]]] = [
+    ("float32", 4, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
+    ("bfloat16", 4, {**RECOMPUTE, **CACHED, **CHUNKS}, ("found", "forks")),
+    ("int8 cache", 4, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "forks")),
+    ("int4", 4, {**CACHED, **CHUNKS}, ("found", "forks")),
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    """One that keeps states, and those that may draft for it: itself first."""
+    folder = tmp_path_factory.mktemp("models")
+    (hybrid,) = save_hybrid(folder / "hybrid").values()
+    plain, *_ = save_models(folder / "plain").values()
+    return hybrid, [hybrid, plain]
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draft models may be as large as their target."""
+    monkeypatch.setattr(assembly, "check_draft", lambda *_: None)
+
+
+def drafted(draft: Path, **options: Any) -> dict[str, Any]:
+    return {"speculative_config": {"method": "draft", "model": str(draft), **options}}
+
+
+@pytest.mark.parametrize(("form", "seed", "events", "signs"), CASES)
+def test_no_bit_changes_and_it_is_right_if_it_is_the_target(
+    form: str,
+    seed: int,
+    events: dict[str, Any],
+    signs: tuple[str, ...],
+    models: tuple[Path, list[Path]],
+) -> None:
+    rng, (target, drafts) = random.Random(seed), models
+    settings = {**FORMS[form], "block_size": rng.choice((4, 8, 16))}
+    asked = draw_requests(rng, len(ONE_BY_ONE))
+    expected = alone(target, settings, asked)
+    for draft in drafts if form == "float32" else drafts[:1]:
+        same, verified = draft == target, []
+        config = drafted(draft, quantization=settings.get("quantization"))
+        found, watch = serve(
+            target,
+            {**settings, **config},
+            asked,
+            Life(ONE_BY_ONE, **events, seed=seed),
+            prepare=lambda llm: verified.append(Verified(llm)),  # noqa: B023
+        )
+        for number, one in enumerate(asked):
+            name = str(number)
+            difference = first_difference(number, one, found[name], expected[name], watch.pieces)
+            assert difference is None, difference
+        happened = watch.happened()
+        assert all(happened[sign] > 0 for sign in signs), happened
+        assert verified[0].drafts > 12
+        assert (verified[0].right == verified[0].drafts) == same
+
+
+@pytest.mark.parametrize("family", ["lfm2", "mamba2", "kimi_linear"])
+def test_states_of_each_kind_come_back(family: str, model_dir: ModelDir) -> None:
+    """With drafts of others before its own, some of them wrong; and with those of others alone."""
+    directory, prompts = model_dir(family), random_prompts(9, 30, 17)
+    common = {"block_size": 4, "kv_cache_memory_bytes": 2**22}
+    expected = LLM(directory, **common).generate(prompts, GREEDY, use_tqdm=False)
+    truth = {str(i): output.outputs[0].token_ids for i, output in enumerate(expected)}
+    llm, rng = LLM(directory, **common, **drafted(directory)), random.Random(0)
+
+    def some(request: Any, branch: Any) -> list[int]:
+        known = branch.num_output_tokens
+        told = [*truth[request.request_id][known : known + rng.randrange(3)]]
+        if told and rng.random() < 0.3:
+            told[-1] = (told[-1] + 1) % 200
+        return told + [TO_DRAFT] * rng.choice((0, 2))
+
+    verified = Verified(llm, drafts=some)
+    outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+    assert [one.outputs[0].token_ids for one in outputs] == [*truth.values()]
+    assert 40 < verified.right < verified.drafts
+
+
+def test_a_plain_model_drafts_for_one_with_states(model_dir: ModelDir) -> None:
+    directory, draft = model_dir("qwen3_5"), model_dir("llama")
+    prompts = random_prompts(9, 30, 17)
+    expected = LLM(directory).generate(prompts, GREEDY, use_tqdm=False)
+    llm = LLM(directory, block_size=4, **drafted(draft))
+    assert [one.layers for one in llm.capacity.kv_groups] == [(1, 2, 3), (0,)]
+    pool = EngineReader(llm.engine, "m", llm.capacity.kv_layers).moment(0).pool
+    assert [(one.layers, one.draft_layers) for one in pool.kv_groups] == [(1, 2), (1, 0)]
+    verified = Verified(llm)
+    truth = [one.outputs[0].token_ids for one in expected]
+    for cached in (0, 0, 0), (8, 28, 16):
+        outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+        assert [one.outputs[0].token_ids for one in outputs] == truth
+        assert tuple(one.metrics.cached_tokens for one in outputs) == cached
+    assert verified.drafts > 20
+
+
+def test_its_states_keep_no_room_for_drafts(model_dir: ModelDir) -> None:
+    directory = model_dir("qwen3_5")
+    each = LLM(directory).capacity.state_bytes
+    room = LLM(directory, speculative_config={"method": "ngram"}).capacity.state_bytes - each
+    both = LLM(directory, **drafted(directory)).capacity
+    assert both.state_bytes == 2 * each + room
+    assert both.kv_layers == [(1, 1), (1, 1)]
+
+
+def test_one_that_keeps_states_drafts_for_none_that_keeps_none(model_dir: ModelDir) -> None:
+    with pytest.raises(ConfigError, match=r"config: model .*: its layers keep a state"):
+        LLM(model_dir("llama"), **drafted(model_dir("qwen3_5")))
