@@ -1,4 +1,5 @@
-"""The documentation as a site: nothing that a page refers to is missing, and none is endless."""
+"""The documentation as a site: nothing that a page refers to is missing, none is endless, and all
+can be read on a phone."""
 
 from __future__ import annotations
 
@@ -26,6 +27,11 @@ _LOOK = """() => ({
     links: [...document.querySelectorAll("a[href], link[href]")].map(one => one.href),
     ids: [...document.querySelectorAll("[id]")].map(one => one.id),
 })"""
+
+_SQUEEZED = """() => [...document.querySelectorAll("td")].filter(cell => {
+    const {width, height} = cell.getBoundingClientRect();
+    return width < 200 && height > 400;
+}).map(cell => cell.textContent)"""
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -59,12 +65,16 @@ def test_all_pictures_and_links_lead_somewhere_and_no_page_is_endless(
     site: tuple[str, list[str]], page: sync_api.Page
 ) -> None:
     url, names = site
-    page.set_viewport_size({"width": 1440, "height": 900})
     page.route("**/*.js", lambda script: script.abort())  # twice as fast, and as high
-    found = {}
+    found, squeezed = {}, {}
     for name in names:
+        page.set_viewport_size({"width": 1440, "height": 900})
         page.goto(url + name)
         found[url + name] = page.evaluate(_LOOK)
+        page.set_viewport_size({"width": 390, "height": 844})
+        if cells := page.evaluate(_SQUEEZED):
+            squeezed[name] = cells
+    assert squeezed == {}
     assert {name: one["missing"] for name, one in found.items() if one["missing"]} == {}
     assert {name: one["height"] for name, one in found.items() if one["height"] > TALLEST} == {}
     linked = {

@@ -92,6 +92,7 @@ print(ascii(_screen(markdown=False).read()))"""
 
 
 def test_a_path_that_cannot_be_shown_is_shown_in_escapes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     trace = os.fsencode(tmp_path) + b"/caf\xc3\xa9 \xff.csv"
     Path(os.fsdecode(trace)).write_text("in,out\n50,5\n60,6\n")
     report = os.fsencode(tmp_path) + b"/caf\xc3\xa9 \xff"

@@ -21,7 +21,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quire.capabilities.box.inside import FORK, LENGTH, PROCESS, REAP, BoxPlan, CallReply
+from quire.capabilities.box.inside import (
+    FORK,
+    LENGTH,
+    PROCESS,
+    REAP,
+    BoxPlan,
+    CallReply,
+    leave_the_cores,
+)
 from quire.core.errors import EngineError, QuireError, RequestError
 
 _LONGEST_START = 120.0  # seconds, in which a service reads what it needs
@@ -29,7 +37,6 @@ _HELD_UP = 4  # times as long as its processor's time something may take by the 
 _SHORTEST_LOOK, _LONGEST_LOOK = 0.01, 5.0  # seconds between two looks at its clock
 _LARGEST = 256 << 20  # bytes of an answer
 _LONG = 0.1  # seconds of a call, after which it leaves the cores to others
-_NICE = 10
 _T = TypeVar("_T")
 # Before anything is imported: Ctrl-C is the server's. In a session of its own, which Linux may give
 # as much of the cores as the server's, no process would leave them to others. Then the server's own
@@ -336,11 +343,9 @@ class BoxWorker:
         return None
 
     def _leave_the_cores(self) -> None:
-        """To all who want them. That cannot be undone."""
-        if sys.platform == "linux":
-            with suppress(OSError):
-                for thread in Path(f"/proc/{self.process}/task").iterdir():
-                    os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICE)
+        with suppress(OSError):
+            for thread in Path(f"/proc/{self.process}/task").iterdir():
+                leave_the_cores(int(thread.name))
 
     def fileno(self) -> int:
         """Of the socket in which answers come."""

@@ -21,6 +21,7 @@ import resource
 import signal
 import socket
 import struct
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -33,8 +34,19 @@ from quire.core.errors import RequestError, reason
 FORK, REAP = b"F", b"R"  # what a zygote is asked for
 LENGTH = struct.Struct("!Q")
 PROCESS = struct.Struct("!q")
+_NICE = 10
 _STACK = 64 << 20  # bytes: native code recurses as deep as texts are nested
 _DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
+
+
+def leave_the_cores(thread: int) -> None:
+    """A thread leaves the cores to all others who want them. That cannot be undone.
+
+    Where the server itself is nicer than that it stays so. OSError: the thread has ended.
+    """
+    if sys.platform == "linux":
+        nice = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, max(nice, _NICE))
 
 
 class BoxPlan(NamedTuple):

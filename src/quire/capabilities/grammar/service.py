@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 import tokenizers
 
+from quire.capabilities.box.inside import leave_the_cores
 from quire.capabilities.grammar.compiler import Asked, Form, GrammarCompiler, Source
 from quire.capabilities.grammar.guide import Guide, MaskRow
 from quire.core.errors import RequestError
@@ -37,7 +38,6 @@ PLAIN = 4
 SLOW = 0.005  # seconds at one guide
 MUCH = 0.25  # seconds of a request, after which it leaves the cores to others
 _PATIENCE = 0.010  # seconds until an answer, whatever is left to do
-_NICE = 10
 _CORES_A_LANE = 4
 _JOBS = 16  # that a lane takes at once
 _GLANCE = 0.001  # seconds after which a lane looks at the clock of its own thread, which takes long
@@ -413,6 +413,6 @@ class _Lane(threading.Thread):
     def yields(self) -> None:
         """Leave the cores to others; that cannot be undone."""
         self.yielded = True
-        if sys.platform == "linux" and self.native_id is not None:
+        if self.native_id is not None:
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, self.native_id, _NICE)
+                leave_the_cores(self.native_id)
