@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from quire.capabilities.speculation.behind import Behind, last_of
+from quire.capabilities.speculation.behind import Behind
 from quire.core.kv_groups import KVGroup, sights_of
 from quire.core.protocol import (
     TO_DRAFT,
