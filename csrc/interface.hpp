@@ -57,6 +57,8 @@ struct Centring {
   const float* query_factors;  // [Hkv, D]: their inverses
   const float* common;         // [Hkv, D], before rotation
   const float* first;          // [Hkv, D]
+  // [Hkv, D, D in whole 16]: by how much of what is lost of a number others are made larger
+  const float* shares;
   const float* cos;            // [chunks, half]; null: keys are not turned
   const float* sin;
 };

@@ -164,7 +164,7 @@ struct Context {
     if (key_norm.used && a.norm_turned) normalise(key_norm, head, a.key_dim);
     bool is_first = centred() && take_centre(position, h);
     make_even(centred() ? a.centring.factors + h * a.key_dim : balance_of_key);
-    float scale = store_row(head, stored, a.key_dim);
+    float scale = store_key(h);
     if (a.key_scales) a.key_scales[row] = is_first ? -scale : scale;
     put_key(row, slot % n);
     if (!a.values) return;
@@ -175,6 +175,18 @@ struct Context {
     scale = store_row(head, stored, a.value_dim);
     if (a.value_scales) a.value_scales[row] = scale;
     put_value(row, slot % n);
+  }
+
+  // A key, in ``head``, as numbers of the pool, in ``stored``; their scale.
+  float store_key(int h) const {
+    if constexpr (bits<KV> == 4) {
+      const int64_t n = a.key_dim;
+      if (centred()) {
+        const float* shares = a.centring.shares + h * n * round_up(n, 16);
+        return store_row_sharing(head, stored, n, run_of(a, n), shares);
+      }
+    }
+    return store_row(head, stored, a.key_dim);
   }
 
   // ``place``: in the tile.

@@ -221,9 +221,15 @@ QUIRE_INLINE U nearest(F x, float inverse) {
   return code;
 }
 
+// How numbers are rounded to levels: whole numbers of ``step`` find their codes, and levels times
+// ``scale`` are what codes stand for.
+struct Steps {
+  float step, scale;
+};
+
 // Of some steps about the one that the row's deviation suggests, the one that loses least; the
 // scale is then the best there is for its codes.
-static float store_row(const float* x, int4* out, int64_t n) {
+static Steps best_steps(const float* x, int64_t n) {
   I lane{};
   for (int j = 0; j < W; j++) lane[j] = j;
   auto own = [&](F v, int64_t i) { return select(lane < int32_t(n - i), v, F{}); };
@@ -233,30 +239,51 @@ static float store_row(const float* x, int4* out, int64_t n) {
     squares = fma(v, v, squares);
   }
   float usual = __builtin_sqrtf(lanes_sum(squares) / n) / deviation;
-  float best = -1.0f, step = usual, scale = usual;
+  float best = -1.0f;
+  Steps found{usual, usual};
   constexpr float factors[] = {1.0f, 0.85f, 0.92f, 1.08f, 1.16f};
   for (float factor : factors) {
     float inverse = usual > 0 ? 1.0f / (usual * factor) : 0.0f;
     F product{}, square{};  // of numbers and their levels, and of levels
     for (int64_t i = 0; i < n; i += W) {
-      F v = own(load(x + i), i), found = own(level(nearest(v, inverse)), i);
-      product = fma(v, found, product);
-      square = fma(found, found, square);
+      F v = own(load(x + i), i), level_of = own(level(nearest(v, inverse)), i);
+      product = fma(v, level_of, product);
+      square = fma(level_of, level_of, square);
     }
     float along = lanes_sum(product), length = lanes_sum(square);
     float kept = along * along / length;  // of the row's squares
     if (!(kept > best)) continue;
     best = kept;
-    step = usual * factor;
-    scale = along / length;
+    found = {usual * factor, along / length};
   }
-  float inverse = step > 0 ? 1.0f / step : 0.0f;
+  return found;
+}
+static float store_row(const float* x, int4* out, int64_t n) {
+  Steps found = best_steps(x, n);
+  float inverse = found.step > 0 ? 1.0f / found.step : 0.0f;
   for (int64_t i = 0; i < n; i += W) {
     int8_t codes[W];
     narrow_8(codes, (I)nearest(load(x + i), inverse));
     __builtin_memcpy(out + i, codes, n - i < W ? n - i : W);
   }
-  return scale;
+  return found.scale;
+}
+
+// The same from the last number on, where what is lost of one is made up for by those before it in
+// its run: ``shares`` [n, whole 16] says how much of it each is to have more. So x is overwritten.
+static float store_row_sharing(float* x, int4* out, int64_t n, int64_t run, const float* shares) {
+  const F scale = splat(best_steps(x, n).scale);
+  const float inverse = scale[0] > 0 ? 1.0f / scale[0] : 0.0f;
+  for (int64_t i = n - 1; i >= 0; i--) {
+    F own = splat(x[i]);
+    U code = nearest(own, inverse);
+    F lost = fma(-level(code), scale, own);
+    out[i].code = code[0];
+    const float* more = shares + i * round_up(n, 16);
+    for (int64_t j = i / run * run; j < i; j += W)
+      store(x + j, fma(lost, load(more + j), load(x + j)));
+  }
+  return scale[0];
 }
 
 // Of a number in a pool, and bytes of so many.

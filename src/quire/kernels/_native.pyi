@@ -83,6 +83,7 @@ class Layer:
         query_factors: int,
         common: int,
         first: int,
+        shares: int,
         cos: int,
         sin: int,
         /,

@@ -182,6 +182,7 @@ class Centring(NamedTuple):
     query_factors: Tensor  # [Hkv, D]: their inverses
     common: Tensor  # [Hkv, D], before rotation
     first: Tensor  # [Hkv, D]: at position 0
+    shares: Tensor  # [Hkv, D, D in whole 16]: of what is lost of a number, for those before it
     cos: Tensor | None  # [positions / CENTRED_TOGETHER, R]; None: keys are not turned
     sin: Tensor | None
 

@@ -26,6 +26,7 @@ from quire.kernels.ops import (
     Norm,
     Rotation,
 )
+from quire.kernels.rounded_cache import spread
 from quire.models.decoder import DecoderModel
 from quire.models.layers import Attention
 from quire.models.observing import read_tokens
@@ -33,6 +34,7 @@ from quire.models.rope import Rope
 
 _FIRST = 4  # tokens, whose keys are unlike those of others
 _LEAST = 0.03  # of the mean energy of a head's numbers, that each is taken to have
+_DAMPED = 0.01  # of that mean, which is added where queries have little
 _PLACES = 2**12  # in the largest number of a head; so an order of additions seldom shows
 
 
@@ -148,10 +150,32 @@ def _centring(
     factors = ((wanted + _least(wanted)) / (energy + _least(energy))).sqrt().sqrt()
     usable = (factors > 1e-9) & (factors < 1e9)  # and is a number
     factors = _coarse(torch.where(usable, factors, 1))
+    shares = _shares((wanted + _least(wanted)) / factors.square(), dim & -dim)
     first = key[0] if rotation is None else _turn(key[:1], rotation.cos[:1], rotation.sin[:1])[0]
-    kept = (x.float().contiguous() for x in (factors, 1 / factors, common, _coarse(first)))
-    own, inverse, shared, alone = kept
-    return Centring(own, inverse, shared, alone, cos, sin)
+    parts = factors, 1 / factors, common, _coarse(first), shares
+    return Centring(*(x.float().contiguous() for x in parts), cos, sin)
+
+
+def _shares(wanted: Tensor, run: int) -> Tensor:
+    """How numbers make up for what is lost of others, so that scores lose least.
+
+    wanted [heads, D]: the energy of what queries have for each number before runs are spread ->
+    [heads, D, D in whole 16]: times what is lost of a number, that is added to those before it.
+
+    Of what is lost of a key, e, scores lose e' Q e in squares, where Q is of queries that are
+    spread. If Q = L D L', with ones in the diagonal of L, that is the sum of D (L' e)^2: each is
+    least if its number is rounded after those behind it, and with what these leave to it.
+    """
+    heads, dim = wanted.shape
+    ones = torch.eye(dim, dtype=torch.float64)
+    matrix = spread(ones, run)
+    energy = wanted + _DAMPED * wanted.mean(1, keepdim=True)
+    lower, _ = torch.linalg.cholesky_ex(matrix @ torch.diag_embed(energy) @ matrix)
+    lower = lower / lower.diagonal(dim1=1, dim2=2)[:, None]
+    ones = ones.expand_as(lower)
+    shares = ones - torch.linalg.solve_triangular(lower, ones, upper=False, unitriangular=True)
+    shares = _coarse(shares.flatten(1)).view(heads, dim, dim)
+    return torch.nn.functional.pad(shares, (0, -dim % 16))
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
