@@ -59,6 +59,7 @@ struct Centring {
   const float* first;          // [Hkv, D]
   // [Hkv, D, D in whole 16]: by how much of what is lost of a number others are made larger
   const float* shares;
+  const int32_t* order;  // [Hkv, D]: of numbers, those that count most first
   const float* cos;            // [chunks, half]; null: keys are not turned
   const float* sin;
 };
@@ -176,6 +177,10 @@ struct ColumnBias {
 // bits lie in halves of words, from the low end on, so that all words are split alike: a key's word
 // has eight neighbours, the even ones in its lower half; and a value's half l is of the dimensions
 // l, l + Dv / 4, l + Dv / 2 and l + 3 Dv / 4, so its rows and pairs are of Dv / 4 halves.
+//
+// Of keys that are centred the first 32 numbers have a fifth bit each: number 8 c + 2 k is bit 4 k + c
+// in the lower half of the key's scale, number 8 c + 2 k + 1 in that of the value's, whose upper
+// halves are the scales.
 //
 // Where there are no values, they are the last Dv numbers of the keys, as in latent attention; D and
 // Dv are even then.

@@ -292,26 +292,34 @@ struct FewRows {
     for (int j = 0; j < chunk; j += step) {
       if (j + step <= now.first || j >= now.end) continue;
       typename Units::Sum sum[Rows][vectors] = {};
-      for (int64_t c = 0; c < reader.words; c++) {
+      U fifth[vectors] = {};
+      for (int v = 0; reader.fine_words && v < vectors; v++)
+        fifth[v] = read<U>(reader.fifth + j + v * W);
+      auto add = [&](int64_t c, auto fine) __attribute__((always_inline)) {
         for (int p = j / panel; j % panel == 0 && p * panel < j + step; p++)
           __builtin_prefetch(ahead.keys[p] + c * 64, 0, 2);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) {
           int lane = j + v * W;
           auto words = read<U>(reader.keys[lane / panel] + c * panel + lane % panel);
-          add_split(sum, v, words, q + c * units_per_word, key_units);
+          F units[units_per_word];
+          if constexpr (fine.value) Units::split_fine(words, fifth[v], units);
+          else Units::split(words, (const KV*)nullptr, units);
+          if constexpr (fine.value) fifth[v] >>= 1;
+          add_units(sum, v, units, q + c * units_per_word, key_units);
         }
-      }
+      };
+      int64_t c = 0;
+      for (; c < reader.fine_words; c++) add(c, std::true_type{});
+      for (; c < reader.words; c++) add(c, std::false_type{});
       store_scores(sum, 0, j);
     }
   }
 
   // sum[row][v] += the products of a row's units with those of words.
   template <int Rows>
-  QUIRE_INLINE void add_split(typename Units::Sum (&sum)[Rows][vectors], int v, U words,
-                              const Unit* a, int64_t a_row) {
-    F units[units_per_word];
-    Units::split(words, (const KV*)nullptr, units);
+  QUIRE_INLINE void add_units(typename Units::Sum (&sum)[Rows][vectors], int v,
+                              const F (&units)[units_per_word], const Unit* a, int64_t a_row) {
 #pragma GCC unroll 8
     for (int u = 0; u < units_per_word; u++) {
 #pragma GCC unroll 4
@@ -369,6 +377,8 @@ struct FewRows {
     if (a.key_scales) {
       gather_scales(now, shift, a.key_scales, key_scale);
       gather_scales(now, shift, a.value_scales, value_scale);
+      for (int j = 0; context.centred() && j < chunk; j += W)
+        store(value_scale + j, context.own_scale(load(value_scale + j)));
     }
     for (int r = 0; r < rows; r++) {
       float* s = scores + r * chunk;
@@ -378,7 +388,7 @@ struct FewRows {
           F first = splat(of_first[far][place + r]);
           F common = splat(context.score_of_centre(turned[far] + (place + r) * context.key_width));
           for (int j = 0; j < chunk; j += W) {
-            F own = load(key_scale + j), size = (F)((U)own & 0x7fffffffu);
+            F own = load(key_scale + j), size = (F)((U)own & 0x7fff0000u);
             store(s + j, fma(load(s + j), size * scale, select((I)own < 0, first, common)));
           }
         }

@@ -37,6 +37,18 @@ QUIRE_INLINE int64_t run_of(const Attend& a, int64_t n) {
   return n & -n;
 }
 
+// The same of keys and queries. Of those that are centred, runs are of numbers that count alike.
+QUIRE_INLINE int64_t key_run(const Attend& a) {
+  int64_t run = run_of(a, a.key_dim);
+  return a.centring.factors && run > most_fine ? most_fine : run;
+}
+
+// How many numbers of a key have a fifth bit.
+QUIRE_INLINE int64_t fine_numbers(const Attend& a) {
+  if (!a.centring.factors) return 0;
+  return a.key_dim < most_fine ? a.key_dim : most_fine;
+}
+
 // Where a token of the batch stands in its sequence.
 QUIRE_INLINE int64_t position_of(const Attend& a, int64_t token) {
   int64_t s = 0;
@@ -61,6 +73,7 @@ struct Context {
   float* balance_of_key;
   bool balanced = false;
   float* centre;  // [key_width]; see ``find_centre``
+  float* ordered;  // [key_width]
 
   Context(const Attend& a, Dealer& dealer)
       : a(a), group(a.num_heads / a.num_kv_heads),
@@ -73,6 +86,7 @@ struct Context {
     balance_of_query = dealer.take<float>(key_width);
     balance_of_key = dealer.take<float>(key_width);
     centre = dealer.take<float>(key_width);
+    ordered = dealer.take<float>(centred() ? key_width : 0);
     if (!dealer.base) return;
     __builtin_memset(centre, 0, key_width * sizeof(float));
     query_norm = widen(a.query_norm, a.key_dim, weights[0], weights[1]);
@@ -125,12 +139,17 @@ struct Context {
     return sum;
   }
 
-  // Spread a query or a key, in ``head``, as a pool of few bits has keys.
-  void make_even(const float* factors) const {
+  // Spread a query or a key, in ``head``, as a pool of few bits has keys of KV head h.
+  void make_even(const float* factors, int h) const {
     if (!is_spread(a.kv_dtype)) return;
     bool used = balanced || centred();
     for (int64_t i = 0; used && i < a.key_dim; i++) head[i] *= factors[i];
-    spread(head, a.key_dim, run_of(a, a.key_dim));
+    if (centred()) {
+      const int32_t* order = a.centring.order + h * a.key_dim;
+      for (int64_t i = 0; i < a.key_dim; i++) ordered[i] = head[order[i]];
+      __builtin_memcpy(head, ordered, a.key_dim * sizeof(float));
+    }
+    spread(head, a.key_dim, key_run(a));
   }
 
   // A query head of a token, ready for products, in ``head``; zeros beyond it. ``turned``: where
@@ -149,7 +168,8 @@ struct Context {
     const float scale = r.query_scale ? query_scale * r.query_scale[token] : query_scale;
     for (int64_t i = 0; centred() && i < key_width; i += W)
       store(turned + i, load(head + i) * scale);
-    make_even(centred() ? a.centring.query_factors + h / group * a.key_dim : balance_of_query);
+    make_even(centred() ? a.centring.query_factors + h / group * a.key_dim : balance_of_query,
+              h / group);
     for (int64_t i = 0; i < key_width; i += W) store(head + i, load(head + i) * scale);
   }
 
@@ -163,9 +183,10 @@ struct Context {
     if (r.cos) rotate(head, r.cos + token * r.half, r.sin + token * r.half, r.half);
     if (key_norm.used && a.norm_turned) normalise(key_norm, head, a.key_dim);
     bool is_first = centred() && take_centre(position, h);
-    make_even(centred() ? a.centring.factors + h * a.key_dim : balance_of_key);
+    make_even(centred() ? a.centring.factors + h * a.key_dim : balance_of_key, h);
     float scale = store_key(h);
-    if (a.key_scales) a.key_scales[row] = is_first ? -scale : scale;
+    const uint32_t fine = fine_numbers(a) ? take_fine_bits() : 0;
+    if (a.key_scales) a.key_scales[row] = with_bits(is_first ? -scale : scale, fine);
     put_key(row, slot % n);
     if (!a.values) return;
     widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
@@ -173,7 +194,7 @@ struct Context {
     if (value_norm.used) normalise(value_norm, head, a.value_dim);
     if (is_spread(a.kv_dtype)) spread(head, a.value_dim, run_of(a, a.value_dim));
     scale = store_row(head, stored, a.value_dim);
-    if (a.value_scales) a.value_scales[row] = scale;
+    if (a.value_scales) a.value_scales[row] = with_bits(scale, fine >> 16);
     put_value(row, slot % n);
   }
 
@@ -183,11 +204,32 @@ struct Context {
       const int64_t n = a.key_dim;
       if (centred()) {
         const float* shares = a.centring.shares + h * n * round_up(n, 16);
-        return store_row_sharing(head, stored, n, run_of(a, n), shares);
+        return store_row_sharing(head, stored, n, key_run(a), shares, fine_numbers(a));
       }
     }
     return store_row(head, stored, a.key_dim);
   }
+
+  // The fifth bits of the key in ``stored``, which it has no longer then.
+  uint32_t take_fine_bits() const {
+    uint32_t found = 0;
+    if constexpr (bits<KV> == 4) {
+      for (int64_t i = 0; i < fine_numbers(a); i++) {
+        found |= uint32_t(stored[i].code >> 4) << (i % 8 / 2 * 4 + i / 8 + i % 2 * 16);
+        stored[i].code &= 15;
+      }
+    }
+    return found;
+  }
+
+  // A scale as it lies in the pool: of centred keys, and their values, it has a half of a word.
+  float with_bits(float scale, uint32_t fine) const {
+    if (!centred()) return scale;
+    uint32_t word = __builtin_bit_cast(uint32_t, coarse(scale)) & 0xffff0000u;
+    return __builtin_bit_cast(float, word | (fine & 0xffffu));
+  }
+  F own_scale(F stored) const { return centred() ? (F)((U)stored & 0xffff0000u) : stored; }
+  float own_scale(float stored) const { return own_scale(splat(stored))[0]; }
 
   // ``place``: in the tile.
   void put_key(int64_t row, int64_t place) const {

@@ -305,7 +305,7 @@ struct ManyRows {
     auto weigh = [&](int j, F& sum) __attribute__((always_inline)) {
       F weight = Units::weight(scores[j * lane_vectors + v] - most[v]);
       sum += weight;
-      return scales ? weight * scales[now.rows[j]] : weight;
+      return scales ? weight * context.own_scale(scales[now.rows[j]]) : weight;
     };
     for (int j = now.first / W * W; j < now.end; j += W) {
       bool whole = j >= now.first && j + W <= now.end;
@@ -379,7 +379,7 @@ struct ManyRows {
     const Attend& a = context.a;
     if (a.key_scales || a.softcap > 0) {
       for (int j = now.first; j < now.end; j++) {
-        float key_scale = a.key_scales ? a.key_scales[now.rows[j]] : 1.0f;
+        float key_scale = a.key_scales ? context.own_scale(a.key_scales[now.rows[j]]) : 1.0f;
         for (int v = 0; v < Vectors; v++) {
           F& s = scores[j * lane_vectors + v];
           F query = load(query_scale[far] + v * W);

@@ -40,6 +40,8 @@ struct Reader {
   Unit* last_value;     // [value_width]
   const Unit* last_pair;  // its first dimension, as of ``values``
   char* raw;            // a panel from a pool of rows
+  int64_t fine_words;   // of a key: those whose codes have a fifth bit
+  uint32_t* fifth;      // [chunk]: these bits
   // What was read: [units][panel] of each panel ...
   const Unit* keys[panels];
   // ... and [panel / per_unit][value_stride].
@@ -53,6 +55,8 @@ struct Reader {
     value_room = dealer.take<Unit>(chunk / per_unit * value_width);
     last_value = dealer.take<Unit>(value_width);
     raw = dealer.take<char>(panel * 4 * (words > value_width ? words : value_width));
+    fine_words = fine_numbers(a) / 8;
+    fifth = dealer.take<uint32_t>(fine_words ? chunk : 0);
   }
 
   int64_t key_units() const { return (a.key_dim + per_unit - 1) / per_unit; }
@@ -77,13 +81,14 @@ struct Reader {
   // they lie in the pool.
   void read_keys(const Chunk& columns, int64_t shift, bool whole = false) {
     const Unit* any = nullptr;
+    if (fine_words) read_fifth(columns, shift);
     for (int p = 0; p < panels; p++) {
       keys[p] = nullptr;
       if (!seen(columns, p)) continue;
       Unit* room = key_room + p * panel * words * units_per_word;
       const char* from = in_panels ? key_panel(columns, shift, p) : as_stored ? (char*)room : raw;
       if (!in_panels) gather_keys(columns, shift, p, (char*)from);
-      if (!as_stored && !whole) split_words(from, room);
+      if (!as_stored && !whole) split_words(from, fifth + p * panel, room);
       keys[p] = any = as_stored || whole ? (const Unit*)from : room;
     }
     for (const Unit*& of_panel : keys) of_panel = of_panel ? of_panel : any;  // of use to nobody
@@ -178,6 +183,21 @@ struct Reader {
   }
 
  private:
+  void read_fifth(const Chunk& columns, int64_t shift) {
+    for (int j = 0; j < chunk; j += panel) {
+      const bool neighbours = in_panels && j >= columns.first && j + panel <= columns.end;
+      for (int k = j; k < j + panel; k += neighbours ? W : 1) {
+        const float* of_key = a.key_scales + columns.rows[k] + shift;
+        const float* of_value = a.value_scales + columns.rows[k] + shift;
+        if (neighbours) {
+          write(fifth + k, (read<U>(of_key) & 0xffffu) | read<U>(of_value) << 16);
+        } else {
+          uint32_t one = read<uint32_t>(of_key), other = read<uint32_t>(of_value);
+          fifth[k] = (one & 0xffffu) | other << 16;
+        }
+      }
+    }
+  }
   // Of the last pair one may be of a column that nobody has written yet.
   void end_pair(const Chunk& columns, int64_t first) {
     if (per_unit == 1 || columns.end % 2 == 0) return;
@@ -254,12 +274,18 @@ struct Reader {
     }
   }
 
-  void split_words(const char* from, Unit* out) const {
+  void split_words(const char* from, const uint32_t* fifth, Unit* out) const {
     for (int64_t c = 0; c < words; c++) {
 #pragma GCC unroll 4
       for (int lane = 0; lane < panel; lane += W) {
         F units[units_per_word];
-        Units::split(read<U>(from + (c * panel + lane) * 4), (const KV*)nullptr, units);
+        U found = read<U>(from + (c * panel + lane) * 4);
+        if constexpr (bits<KV> == 4) {
+          if (c < fine_words) Units::split_fine(found, read<U>(fifth + lane) >> int(c), units);
+          else Units::split(found, (const KV*)nullptr, units);
+        } else {
+          Units::split(found, (const KV*)nullptr, units);
+        }
 #pragma GCC unroll 4
         for (int u = 0; u < units_per_word; u++)
           write(out + (c * units_per_word + u) * panel + lane, units[u]);

@@ -49,6 +49,13 @@ struct FloatUnit {
       out[2 * k + 1] = level(words >> (16 + 4 * k) & 15u);
     }
   }
+  // The same of codes of five bits, where ``fifth`` has the fifth in place of each first.
+  QUIRE_INLINE void split_fine(U words, U fifth, F (&out)[8]) {
+    for (int k = 0; k < 8; k++) {
+      int at = k / 2 * 4 + k % 2 * 16;
+      out[k] = fine_level((words >> at & 15u) | (fifth >> at & 1u) << 4);
+    }
+  }
   // W dimensions of two neighbouring columns, as they lie in the pool, as units of each.
   template <class KV>
   QUIRE_INLINE void columns(const KV* x, F (&out)[2]) { split(read<U>(x), x, out); }
@@ -174,8 +181,37 @@ struct WholeUnit {
     }
 #endif
   }
-  QUIRE_INLINE __m128i all_levels() {
-    __m128i upper = _mm_loadu_si64(levels);
+  // The same of codes of five bits, where ``fifth`` has the fifth in place of each first.
+  QUIRE_INLINE void split_fine(U words, U fifth, F (&out)[4]) {
+#if defined(__AVX512F__)
+    const __m256i low = _mm256_cvtepi8_epi16(all_levels(fine_levels));
+    const __m256i high = _mm256_cvtepi8_epi16(all_levels(fine_levels + 8));
+    const __m512i table = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    const __m512i is_fifth = _mm512_set1_epi8(16);
+    // The first and the third code with a fifth bit behind each, and the second and the fourth.
+    const __m512i codes[] = {
+        _mm512_ternarylogic_epi32(is_fifth, (__m512i)(fifth << 4), (__m512i)words, 0xca),
+        _mm512_ternarylogic_epi32(is_fifth, (__m512i)fifth, (__m512i)(words >> 4), 0xca)};
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+      __m512i code = _mm512_srli_epi16(codes[k % 2], k / 2 * 8);
+      out[k] = (F)_mm512_permutexvar_epi16(code, table);
+    }
+#else
+    const __m256i low = _mm256_broadcastsi128_si256(all_levels(fine_levels));
+    const __m256i high = _mm256_broadcastsi128_si256(all_levels(fine_levels + 8));
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+      U codes = (words >> 4 * k & 0x000f000fu) << 8 | 0x00800080u;
+      __m256i lower = _mm256_shuffle_epi8(low, (__m256i)codes);
+      __m256i upper = _mm256_shuffle_epi8(high, (__m256i)codes);
+      __m256i bit = _mm256_slli_epi16((__m256i)fifth, 15 - 4 * k);
+      out[k] = (F)_mm256_srai_epi16(_mm256_blendv_epi8(lower, upper, bit), 8);
+    }
+#endif
+  }
+  QUIRE_INLINE __m128i all_levels(const int8_t* of = levels) {
+    __m128i upper = _mm_loadu_si64(of);
     return _mm_unpacklo_epi64(upper, _mm_sub_epi8(_mm_setzero_si128(), upper));
   }
 

@@ -145,10 +145,10 @@ NB_MODULE(_native, m) {
            nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
            nb::arg())
       .def("centre", [](Layer& self, Address factors, Address query_factors, Address common,
-                        Address first, Address shares, Address cos, Address sin) {
+                        Address first, Address shares, Address order, Address cos, Address sin) {
         self.fixed.centring = {at<float>(factors), at<float>(query_factors), at<float>(common),
-                               at<float>(first), at<float>(shares), at<float>(cos),
-                               at<float>(sin)};
+                               at<float>(first), at<float>(shares), at<int32_t>(order),
+                               at<float>(cos), at<float>(sin)};
       });
   nb::class_<Plan>(m, "Plan")
       .def("__init__", [](Plan* self, std::vector<int64_t> query_starts, Address context_lens,

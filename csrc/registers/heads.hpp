@@ -191,6 +191,36 @@ QUIRE_INLINE F level(U codes) {
 #endif
 }
 
+// The same of five bits, the fifth of which says that it is one of the upper eight, for keys that
+// are centred: those of their numbers that count most, as many as ``most_fine``.
+constexpr int8_t fine_levels[16] = {3, 8, 13, 18, 23, 28, 34, 40, 46, 53, 60, 68, 77, 88, 102, 124};
+constexpr float fine_deviation = 38.0f;
+constexpr int most_fine = 32;
+
+QUIRE_INLINE F fine_level(U codes) {
+#if defined(__AVX512F__)
+  F low, high;
+  for (int j = 0; j < W; j++) {
+    low[j] = j < 8 ? fine_levels[j] : -fine_levels[j - 8];
+    high[j] = j < 8 ? fine_levels[j + 8] : -fine_levels[j];
+  }
+  return (F)_mm512_permutex2var_ps((__m512)low, (__m512i)codes, (__m512)high);
+#else
+  F found;
+  U place = (codes & 7u) | (codes >> 1 & 8u);
+#if defined(__AVX2__)
+  F low, high;
+  for (int j = 0; j < W; j++) low[j] = fine_levels[j], high[j] = fine_levels[j + 8];
+  F lower = (F)_mm256_permutevar8x32_ps((__m256)low, (__m256i)place);
+  F upper = (F)_mm256_permutevar8x32_ps((__m256)high, (__m256i)place);
+  found = select((I)(codes & 16u) != 0, upper, lower);
+#else
+  for (int j = 0; j < W; j++) found[j] = fine_levels[place[j]];
+#endif
+  return (F)((U)found ^ (codes & 8u) << 28);
+#endif
+}
+
 // A row of the cache; the scale by which its whole numbers are to be multiplied. Reads ``x`` to a
 // whole vector.
 template <class T>
@@ -221,6 +251,21 @@ QUIRE_INLINE U nearest(F x, float inverse) {
   return code;
 }
 
+QUIRE_INLINE U nearest_fine(F x, float inverse) {
+  F size = maximum(x, -x) * inverse;
+  U place{};
+  for (int k = 0; k < 15; k++)
+    place -= (U)(size > 0.5f * (fine_levels[k] + fine_levels[k + 1]));
+  return (place & 7u) | ((U)x >> 31) << 3 | (place & 8u) << 1;
+}
+
+// A scale to 16 bits; the others are room for something else.
+QUIRE_INLINE float coarse(float scale) {
+  if (scale != scale) return scale;
+  uint32_t word = __builtin_bit_cast(uint32_t, scale) + 0x8000u & 0xffff0000u;
+  return __builtin_bit_cast(float, word);
+}
+
 // How numbers are rounded to levels: whole numbers of ``step`` find their codes, and levels times
 // ``scale`` are what codes stand for.
 struct Steps {
@@ -229,7 +274,7 @@ struct Steps {
 
 // Of some steps about the one that the row's deviation suggests, the one that loses least; the
 // scale is then the best there is for its codes.
-static Steps best_steps(const float* x, int64_t n) {
+static Steps best_steps(const float* x, int64_t n, int64_t fine = 0) {
   I lane{};
   for (int j = 0; j < W; j++) lane[j] = j;
   auto own = [&](F v, int64_t i) { return select(lane < int32_t(n - i), v, F{}); };
@@ -238,7 +283,8 @@ static Steps best_steps(const float* x, int64_t n) {
     F v = own(load(x + i), i);
     squares = fma(v, v, squares);
   }
-  float usual = __builtin_sqrtf(lanes_sum(squares) / n) / deviation;
+  constexpr float less = 1.0f - fine_deviation * fine_deviation / (deviation * deviation);
+  float usual = __builtin_sqrtf(lanes_sum(squares) / (n - fine * less)) / deviation;
   float best = -1.0f;
   Steps found{usual, usual};
   constexpr float factors[] = {1.0f, 0.85f, 0.92f, 1.08f, 1.16f};
@@ -246,7 +292,10 @@ static Steps best_steps(const float* x, int64_t n) {
     float inverse = usual > 0 ? 1.0f / (usual * factor) : 0.0f;
     F product{}, square{};  // of numbers and their levels, and of levels
     for (int64_t i = 0; i < n; i += W) {
-      F v = own(load(x + i), i), level_of = own(level(nearest(v, inverse)), i);
+      F v = own(load(x + i), i), level_of = level(nearest(v, inverse));
+      if (i < fine)
+        level_of = select(lane < int32_t(fine - i), fine_level(nearest_fine(v, inverse)), level_of);
+      level_of = own(level_of, i);
       product = fma(v, level_of, product);
       square = fma(level_of, level_of, square);
     }
@@ -271,13 +320,15 @@ static float store_row(const float* x, int4* out, int64_t n) {
 
 // The same from the last number on, where what is lost of one is made up for by those before it in
 // its run: ``shares`` [n, whole 16] says how much of it each is to have more. So x is overwritten.
-static float store_row_sharing(float* x, int4* out, int64_t n, int64_t run, const float* shares) {
-  const F scale = splat(best_steps(x, n).scale);
+// The first so many numbers have codes of five bits.
+static float store_row_sharing(float* x, int4* out, int64_t n, int64_t run, const float* shares,
+                               int64_t fine) {
+  const F scale = splat(coarse(best_steps(x, n, fine).scale));
   const float inverse = scale[0] > 0 ? 1.0f / scale[0] : 0.0f;
   for (int64_t i = n - 1; i >= 0; i--) {
     F own = splat(x[i]);
-    U code = nearest(own, inverse);
-    F lost = fma(-level(code), scale, own);
+    U code = i < fine ? nearest_fine(own, inverse) : nearest(own, inverse);
+    F lost = fma(i < fine ? -fine_level(code) : -level(code), scale, own);
     out[i].code = code[0];
     const float* more = shares + i * round_up(n, 16);
     for (int64_t j = i / run * run; j < i; j += W)

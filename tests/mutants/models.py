@@ -248,9 +248,23 @@ MUTANTS = (
         f"{_OF_MODELS}/test_centring.py::test_centres_are_what_keys_have_in_common_and_the_first_key",
     ),
     Mutant(
+        "numbers of keys that count least have a fifth bit",
+        f"{_MODELS}/centring.py",
+        "argsort(dim=1, descending=True, stable=True)",
+        "argsort(dim=1, stable=True)",
+        f"{_OF_MODELS}/test_centring.py::test_what_counts_most_comes_first_and_is_as_even_as_levels_are",
+    ),
+    Mutant(
+        "what is lost of keys is shared as if queries had all numbers alike",
+        f"{_MODELS}/centring.py",
+        "torch.diag_embed(energy)",
+        "torch.diag_embed(torch.ones_like(energy))",
+        f"{_OF_MODELS}/test_centring.py::test_shares_leave_least_of_scores_lost",
+    ),
+    Mutant(
         "blocks are found whatever their keys were centred about",
         "src/quire/engine/assembly/centring.py",
-        'return f"spread about {digest.hexdigest()}"',
+        'return f"spread, with fifth bits, about {digest.hexdigest()}"',
         'return "spread"',
         f"{_OF_MODELS}/test_centring.py::"
         "test_a_cache_of_4_bits_is_centred_and_blocks_say_about_what",

@@ -84,6 +84,7 @@ class Layer:
         common: int,
         first: int,
         shares: int,
+        order: int,
         cos: int,
         sin: int,
         /,

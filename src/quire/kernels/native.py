@@ -225,7 +225,17 @@ def native_layer(
         spec.shared,
     )
     if spec.centring is not None and kv.keys.dtype == torch.uint8:
-        layer.centre(*map(_floats, spec.centring))
+        factors, inverse, common, first, shares, order, cos, sin = spec.centring
+        layer.centre(
+            _floats(factors),
+            _floats(inverse),
+            _floats(common),
+            _floats(first),
+            _floats(shares),
+            _address(order),
+            _floats(cos),
+            _floats(sin),
+        )
     return layer
 
 

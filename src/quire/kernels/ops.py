@@ -183,6 +183,7 @@ class Centring(NamedTuple):
     common: Tensor  # [Hkv, D], before rotation
     first: Tensor  # [Hkv, D]: at position 0
     shares: Tensor  # [Hkv, D, D in whole 16]: of what is lost of a number, for those before it
+    order: Tensor  # [Hkv, D] int32: numbers, those that count most first
     cos: Tensor | None  # [positions / CENTRED_TOGETHER, R]; None: keys are not turned
     sin: Tensor | None
 

@@ -20,7 +20,9 @@ FOUR_BITS: torch.dtype = vars(torch)["int4"]  # which torch's own types leave ou
 # is negative. Of 16 levels they lose least of normally distributed numbers (Max, "Quantizing for
 # minimum distortion", 1960), with 46 for the standard deviation.
 _LEVELS = (6, 18, 30, 43, 58, 74, 95, 126)
-_DEVIATION = 46.0
+DEVIATION = 46.0
+FINE, FINE_DEVIATION = 32, 38.0
+"""Numbers of a centred key that have five bits, in C++, and what their levels are made for."""
 _STEPS = (1.0, 0.85, 0.92, 1.08, 1.16)  # tried for each row, of what its deviation suggests
 CODES_TOGETHER = 8
 """A head of 4 bits has a multiple of so many numbers."""
@@ -69,7 +71,7 @@ def codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
     Of some steps the one that loses least; a scale is then the best there is for its codes.
     """
     x = x.float()
-    usual = x.square().mean(2, keepdim=True).sqrt() / _DEVIATION
+    usual = x.square().mean(2, keepdim=True).sqrt() / DEVIATION
     levels = torch.tensor(_LEVELS, dtype=torch.float32, device=x.device)
     middles = (levels[1:] + levels[:-1]) / 2
     codes, scales, most = torch.zeros_like(x, dtype=torch.uint8), usual[..., 0], None

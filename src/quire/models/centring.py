@@ -26,7 +26,7 @@ from quire.kernels.ops import (
     Norm,
     Rotation,
 )
-from quire.kernels.rounded_cache import spread
+from quire.kernels.rounded_cache import DEVIATION, FINE, FINE_DEVIATION, spread
 from quire.models.decoder import DecoderModel
 from quire.models.layers import Attention
 from quire.models.observing import read_tokens
@@ -64,7 +64,7 @@ def centre_keys(
         if part.source is None:
             query, key, rotation = next(seen)
             table = None if part.rope is None else tables[part.rope]
-            found.append(_centring(query, key, rotation, table))
+            found.append(centring_of(query, key, rotation, table))
         own = found[-1 if part.source is None else part.source]
         return replace(part, spec=replace(part.spec, centring=own))
 
@@ -127,7 +127,7 @@ def _turns(rope: Rope, longest: int) -> tuple[Tensor, Tensor]:
     return cos.contiguous(), sin.contiguous()
 
 
-def _centring(
+def centring_of(
     query: Tensor,
     key: Tensor,
     rotation: Rotation | None,
@@ -147,16 +147,31 @@ def _centring(
     energy = _by_pair(left[_FIRST:].square().mean(0), half)
     by_head = query.view(tokens, kv_heads, -1, dim)
     wanted = _by_pair(by_head.square().mean((0, 2)), half)
-    factors = ((wanted + _least(wanted)) / (energy + _least(energy))).sqrt().sqrt()
+    wanted, energy = wanted + _least(wanted), energy + _least(energy)
+    order = (wanted * energy).argsort(dim=1, descending=True, stable=True)
+    factors = _even(energy, (wanted / energy).sqrt().sqrt(), order)
     usable = (factors > 1e-9) & (factors < 1e9)  # and is a number
     factors = _coarse(torch.where(usable, factors, 1))
-    shares = _shares((wanted + _least(wanted)) / factors.square(), dim & -dim)
+    shares = shares_of((wanted / factors.square()).gather(1, order), min(dim & -dim, FINE))
     first = key[0] if rotation is None else _turn(key[:1], rotation.cos[:1], rotation.sin[:1])[0]
-    parts = factors, 1 / factors, common, _coarse(first), shares
-    return Centring(*(x.float().contiguous() for x in parts), cos, sin)
+    kept = (x.float().contiguous() for x in (factors, 1 / factors, common, _coarse(first), shares))
+    own, inverse, shared, alone, given = kept
+    return Centring(own, inverse, shared, alone, given, order.int().contiguous(), cos, sin)
 
 
-def _shares(wanted: Tensor, run: int) -> Tensor:
+def _even(energy: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """The factors [heads, D], times what makes the first of an order as large as the levels of five
+    bits are for them, and the others as those of four.
+    """
+    size = (energy * factors.square()).gather(1, order)
+    parts = [(size[:, :FINE], FINE_DEVIATION), (size[:, FINE:], DEVIATION)]
+    scales = [
+        (deviation / part.mean(1, keepdim=True).sqrt()).expand_as(part) for part, deviation in parts
+    ]
+    return factors * torch.empty_like(size).scatter(1, order, torch.cat(scales, 1)) / DEVIATION
+
+
+def shares_of(wanted: Tensor, run: int) -> Tensor:
     """How numbers make up for what is lost of others, so that scores lose least.
 
     wanted [heads, D]: the energy of what queries have for each number before runs are spread ->

@@ -12,7 +12,8 @@ from quire.engine.assembly.centring import describe_rounding, with_centred_keys
 from quire.engine.config import EngineConfig
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.ops import CENTRED_TOGETHER, Centring, Kernels
-from quire.models.centring import centre_keys, centrings
+from quire.kernels.rounded_cache import FINE, spread
+from quire.models.centring import centre_keys, centring_of, centrings, shares_of
 from quire.models.decoder import DecoderModel
 from quire.models.demo import DEMO_MODEL
 from quire.models.loader import load_model
@@ -64,6 +65,40 @@ def test_centres_are_what_keys_have_in_common_and_the_first_key() -> None:
                 centre.double(), expected, atol=1e-3 * float(expected.abs().max())
             )
         assert torch.allclose(own.factors * own.query_factors, torch.ones(()))
+
+
+def test_what_counts_most_comes_first_and_is_as_even_as_levels_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    key, query = (
+        torch.randn(400, heads, 64, generator=generator, dtype=torch.float64)
+        * torch.logspace(0, end, 64)
+        for heads, end in ((2, 0), (6, -0.6))
+    )
+    own = centring_of(query, key, None, None)
+    sizes = (key - own.common).square().mean(0), query.square().mean(0).view(2, 3, 64).mean(1)
+    counts = (sizes[0] * sizes[1]).gather(1, own.order.long())
+    assert counts[:, :FINE].min() > 0.5 * counts[:, FINE:].max()
+    assert counts[:, :FINE].mean() > 3 * counts[:, FINE:].mean()
+    even = (sizes[0] * own.factors.square()).gather(1, own.order.long())
+    ratio = even[:, :FINE].mean(1) / even[:, FINE:].mean(1)
+    assert torch.allclose(ratio, torch.tensor((38.0 / 46) ** 2).double(), rtol=0.1)
+
+
+def test_shares_leave_least_of_scores_lost() -> None:
+    """Rounding to whole numbers, whose loss in all directions is known."""
+    energy = torch.logspace(0, -3, 32, dtype=torch.float64).expand(1, -1)
+    shares = shares_of(energy, 32)[0]
+    generator = torch.Generator().manual_seed(0)
+    x = 20 * torch.randn(500, 32, generator=generator, dtype=torch.float64)
+    left, found = x.clone(), torch.empty_like(x)
+    for number in reversed(range(32)):
+        found[:, number] = left[:, number].round()
+        left += (left[:, number] - found[:, number])[:, None] * shares[number]
+    alone, together = (
+        float((spread(y - x).square() * energy).sum(1).mean()) for y in (x.round(), found)
+    )
+    assert abs(alone / float(energy.sum() / 12) - 1) < 0.1
+    assert together < 0.45 * alone
 
 
 def test_a_text_is_read_as_far_as_there_are_learned_positions(tmp_path: Path) -> None:

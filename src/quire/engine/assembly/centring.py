@@ -74,7 +74,7 @@ def describe_rounding(model: Model, kv_dtype: torch.dtype) -> str:
         return "spread"
     digest = xxhash.xxh3_128()
     for centring in found:
-        for part in centring[:5]:  # the rest follows from the model's config
+        for part in centring[:6]:  # the rest follows from the model's config
             assert part is not None
             digest.update(part.numpy().tobytes())
-    return f"spread about {digest.hexdigest()}"
+    return f"spread, with fifth bits, about {digest.hexdigest()}"
