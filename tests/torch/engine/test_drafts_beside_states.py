@@ -96,18 +96,21 @@ def test_states_of_each_kind_come_back(family: str, model_dir: ModelDir) -> None
     expected = LLM(directory, **common).generate(prompts, GREEDY, use_tqdm=False)
     truth = {str(i): output.outputs[0].token_ids for i, output in enumerate(expected)}
     llm, rng = LLM(directory, **common, **drafted(directory)), random.Random(0)
+    wrong = list[int]()
 
     def some(request: Any, branch: Any) -> list[int]:
         known = branch.num_output_tokens
         told = [*truth[request.request_id][known : known + rng.randrange(3)]]
         if told and rng.random() < 0.3:
             told[-1] = (told[-1] + 1) % 200
+            wrong.append(told[-1])
+            return told
         return told + [TO_DRAFT] * rng.choice((0, 2))
 
     verified = Verified(llm, drafts=some)
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
     assert [one.outputs[0].token_ids for one in outputs] == [*truth.values()]
-    assert 40 < verified.right < verified.drafts
+    assert 40 < verified.right < verified.drafts <= verified.right + len(wrong)
 
 
 def test_a_plain_model_drafts_for_one_with_states(model_dir: ModelDir) -> None:
