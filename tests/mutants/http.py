@@ -465,8 +465,8 @@ MUTANTS = (
     Mutant(
         "a stranger's module of our name is not seen",
         "src/quire/tools/doctor/system.py",
-        'packages_distributions().get("quire", ())',
-        'packages_distributions().get("quire-llm", ())',
+        '"\\nquire/" in',
+        '"\\nquire-llm/" in',
         "tests/pure/tools/test_doctor.py"
         "::test_another_distribution_with_a_module_of_our_name_is_found",
     ),

@@ -107,9 +107,5 @@ def test_another_distribution_with_a_module_of_our_name_is_found(
         folder.mkdir()
         folder.joinpath("METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
         folder.joinpath("RECORD").write_text(f"{module}/__init__.py,,\n")
-        (tmp_path / module).mkdir(exist_ok=True)
-        (
-            tmp_path / module / "__init__.py"
-        ).touch()  # since Python 3.12 what is not there is no file
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     assert system.namesakes() == ("quire-client",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from importlib.metadata import packages_distributions
+from importlib.metadata import distributions
 from pathlib import Path
 
 from quire.execution.memory_limits import tightest
@@ -48,7 +48,10 @@ def gpus() -> list[str]:
 
 def namesakes() -> tuple[str, ...]:
     """Other distributions that install a module ``quire``: there are such on the index."""
-    return tuple(sorted({*packages_distributions().get("quire", ())} - {"quire-llm"}))
+    records = ((one.metadata["Name"], one.read_text("RECORD") or "") for one in distributions())
+    return tuple(
+        sorted({name for name, files in records if "\nquire/" in f"\n{files}"} - {"quire-llm"})
+    )
 
 
 def _text(path: Path) -> str | None:
