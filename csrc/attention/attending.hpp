@@ -82,10 +82,12 @@ void run(const Attend& a, Team& team) {
   Tools<KV, Units> tools(a, dealer);
   const bool stores = a.key.data;
   if (stores && a.schedule.store_first) {
-    team.take(a.num_tokens, [&](int64_t token) {
-      int64_t position = position_of(a, token);
+    const auto& context = tools.few_rows.context;
+    const int64_t most = context.together();
+    team.take((a.num_tokens + most - 1) / most, [&](int64_t piece) {
+      int64_t first = piece * most, left = a.num_tokens - first;
       for (int h = 0; h < a.num_kv_heads; h++)
-        tools.few_rows.context.store_token(token, position, h);
+        context.store_tokens(first, first + (left < most ? left : most), h);
     });
   }
   Run own(a.schedule.num_items, team.index, team.size);
@@ -94,7 +96,7 @@ void run(const Attend& a, Team& team) {
     Work work(a, item), next(a, own.has(task + 1) ? a.schedule.items[task + 1] : item);
     if (stores && !a.schedule.store_first && item.last_column == work.columns.count) {
       for (int i = 0; i < item.heads; i++) {
-        tools.few_rows.context.store_token(work.token(0), work.position, item.first_head + i);
+        tools.few_rows.context.store_tokens(work.token(0), work.token(0) + 1, item.first_head + i);
       }
     }
     if (on_tiles<KV, Units> || work.tokens() * tools.few_rows.context.group <= tools.few) {

@@ -74,6 +74,7 @@ struct Context {
   bool balanced = false;
   float* centre;  // [key_width]; see ``find_centre``
   float* ordered;  // [key_width]
+  float* lanes;  // [key_dim, W], keys that are rounded together
 
   Context(const Attend& a, Dealer& dealer)
       : a(a), group(a.num_heads / a.num_kv_heads),
@@ -87,6 +88,7 @@ struct Context {
     balance_of_key = dealer.take<float>(key_width);
     centre = dealer.take<float>(key_width);
     ordered = dealer.take<float>(centred() ? key_width : 0);
+    lanes = dealer.take<float>(centred() ? a.key_dim * W : 0);
     if (!dealer.base) return;
     __builtin_memset(centre, 0, key_width * sizeof(float));
     query_norm = widen(a.query_norm, a.key_dim, weights[0], weights[1]);
@@ -173,20 +175,53 @@ struct Context {
     for (int64_t i = 0; i < key_width; i += W) store(head + i, load(head + i) * scale);
   }
 
-  // Put a token's new key and value of one head into the pool.
-  void store_token(int64_t token, int64_t position, int h) const {
-    int64_t slot = a.tables.slots[token], n = a.block_size;
-    int64_t row = slot / n * a.block_rows + h * n + slot % n;
+  // Tokens whose keys are rounded together.
+  int together() const { return bits<KV> == 4 && centred() ? W : 1; }
+
+  // Put new keys and values of one head into the pool, of at most so many tokens.
+  void store_tokens(int64_t first, int64_t last, int h) const {
+    if constexpr (bits<KV> == 4) {
+      if (centred()) return store_together(first, last, h);
+    }
+    read_key(first, h);
+    put(first, h, store_row(head, stored, a.key_dim), 0);
+  }
+
+  void store_together(int64_t first, int64_t last, int h) const {
+    const int64_t n = a.key_dim, fine = fine_numbers(a);
+    bool is_first[W];
+    F scales{};
+    for (int64_t lane = 0; lane < last - first; lane++) {
+      is_first[lane] = read_key(first + lane, h);
+      scales[lane] = coarse(best_steps(head, n, fine).scale);
+      for (int64_t i = 0; i < n; i++) lanes[i * W + lane] = head[i];
+    }
+    const float* shares = a.centring.shares + h * n * round_up(n, 16);
+    round_sharing(lanes, n, key_run(a), shares, fine, scales);
+    for (int64_t lane = 0; lane < last - first; lane++) {
+      for (int64_t i = 0; i < n; i++)
+        stored[i].code = __builtin_bit_cast(uint32_t, lanes[i * W + lane]);
+      put(first + lane, h, is_first[lane] ? -scales[lane] : scales[lane], take_fine_bits());
+    }
+  }
+
+  // A token's new key as it is rounded, in ``head``; whether it is taken for the first of its text.
+  bool read_key(int64_t token, int h) const {
     widen(a.dtype, a.key.data, token * a.key.stride + int64_t(h) * a.key_dim, head, a.key_dim);
     const Rotation& r = a.rotation;
     if (key_norm.used && !a.norm_turned) normalise(key_norm, head, a.key_dim);
     if (r.cos) rotate(head, r.cos + token * r.half, r.sin + token * r.half, r.half);
     if (key_norm.used && a.norm_turned) normalise(key_norm, head, a.key_dim);
-    bool is_first = centred() && take_centre(position, h);
+    bool is_first = centred() && take_centre(position_of(a, token), h);
     make_even(centred() ? a.centring.factors + h * a.key_dim : balance_of_key, h);
-    float scale = store_key(h);
-    const uint32_t fine = fine_numbers(a) ? take_fine_bits() : 0;
-    if (a.key_scales) a.key_scales[row] = with_bits(is_first ? -scale : scale, fine);
+    return is_first;
+  }
+
+  // Put the key in ``stored``, and the token's value, into the pool.
+  void put(int64_t token, int h, float scale, uint32_t fine) const {
+    int64_t slot = a.tables.slots[token], n = a.block_size;
+    int64_t row = slot / n * a.block_rows + h * n + slot % n;
+    if (a.key_scales) a.key_scales[row] = with_bits(scale, fine);
     put_key(row, slot % n);
     if (!a.values) return;
     widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
@@ -196,18 +231,6 @@ struct Context {
     scale = store_row(head, stored, a.value_dim);
     if (a.value_scales) a.value_scales[row] = with_bits(scale, fine >> 16);
     put_value(row, slot % n);
-  }
-
-  // A key, in ``head``, as numbers of the pool, in ``stored``; their scale.
-  float store_key(int h) const {
-    if constexpr (bits<KV> == 4) {
-      const int64_t n = a.key_dim;
-      if (centred()) {
-        const float* shares = a.centring.shares + h * n * round_up(n, 16);
-        return store_row_sharing(head, stored, n, key_run(a), shares, fine_numbers(a));
-      }
-    }
-    return store_row(head, stored, a.key_dim);
   }
 
   // The fifth bits of the key in ``stored``, which it has no longer then.

@@ -243,7 +243,7 @@ QUIRE_INLINE float store_row(const float* x, int8_t* out, int64_t n) {
 }
 
 // Codes of the levels that are nearest to x / step.
-QUIRE_INLINE U nearest(F x, float inverse) {
+QUIRE_INLINE U nearest(F x, F inverse) {
   F size = maximum(x, -x) * inverse;
   U code = ((U)x >> 31) << 3;
   for (int k = 0; k < 7; k++)
@@ -251,7 +251,7 @@ QUIRE_INLINE U nearest(F x, float inverse) {
   return code;
 }
 
-QUIRE_INLINE U nearest_fine(F x, float inverse) {
+QUIRE_INLINE U nearest_fine(F x, F inverse) {
   F size = maximum(x, -x) * inverse;
   U place{};
   for (int k = 0; k < 15; k++)
@@ -289,7 +289,7 @@ static Steps best_steps(const float* x, int64_t n, int64_t fine = 0) {
   Steps found{usual, usual};
   constexpr float factors[] = {1.0f, 0.85f, 0.92f, 1.08f, 1.16f};
   for (float factor : factors) {
-    float inverse = usual > 0 ? 1.0f / (usual * factor) : 0.0f;
+    F inverse = splat(usual > 0 ? 1.0f / (usual * factor) : 0.0f);
     F product{}, square{};  // of numbers and their levels, and of levels
     for (int64_t i = 0; i < n; i += W) {
       F v = own(load(x + i), i), level_of = level(nearest(v, inverse));
@@ -309,7 +309,7 @@ static Steps best_steps(const float* x, int64_t n, int64_t fine = 0) {
 }
 static float store_row(const float* x, int4* out, int64_t n) {
   Steps found = best_steps(x, n);
-  float inverse = found.step > 0 ? 1.0f / found.step : 0.0f;
+  F inverse = splat(found.step > 0 ? 1.0f / found.step : 0.0f);
   for (int64_t i = 0; i < n; i += W) {
     int8_t codes[W];
     narrow_8(codes, (I)nearest(load(x + i), inverse));
@@ -318,23 +318,21 @@ static float store_row(const float* x, int4* out, int64_t n) {
   return found.scale;
 }
 
-// The same from the last number on, where what is lost of one is made up for by those before it in
-// its run: ``shares`` [n, whole 16] says how much of it each is to have more. So x is overwritten.
-// The first so many numbers have codes of five bits.
-static float store_row_sharing(float* x, int4* out, int64_t n, int64_t run, const float* shares,
-                               int64_t fine) {
-  const F scale = splat(coarse(best_steps(x, n, fine).scale));
-  const float inverse = scale[0] > 0 ? 1.0f / scale[0] : 0.0f;
+// Rows x [n, W], a lane each, become codes: from the last number on, where what is lost of one is
+// made up for by those before it in its run. ``shares`` [n, whole 16]: how much of it each is to
+// have more. The first so many numbers have codes of five bits.
+static void round_sharing(float* x, int64_t n, int64_t run, const float* shares, int64_t fine,
+                          F scales) {
+  const F inverse = select(scales > F{}, 1.0f / scales, F{});
   for (int64_t i = n - 1; i >= 0; i--) {
-    F own = splat(x[i]);
+    F own = load(x + i * W);
     U code = i < fine ? nearest_fine(own, inverse) : nearest(own, inverse);
-    F lost = fma(i < fine ? -fine_level(code) : -level(code), scale, own);
-    out[i].code = code[0];
+    F lost = fma(i < fine ? -fine_level(code) : -level(code), scales, own);
+    store(x + i * W, (F)code);
     const float* more = shares + i * round_up(n, 16);
-    for (int64_t j = i / run * run; j < i; j += W)
-      store(x + j, fma(lost, load(more + j), load(x + j)));
+    for (int64_t j = i / run * run; j < i; j++)
+      store(x + j * W, fma(lost, splat(more[j]), load(x + j * W)));
   }
-  return scale[0];
 }
 
 // Of a number in a pool, and bytes of so many.
