@@ -18,8 +18,31 @@ _OF_BOX = "tests/pure/capabilities/box/test_box.py"
 _BOXED = "tests/pure/capabilities/grammar/test_boxed.py"
 _MISSES, _OF_MISSES = "src/quire/capabilities/misses.py", "tests/pure/capabilities/test_misses.py"
 _SITTING = "tests/torch/engine/test_sitting_out.py"
+_STATEFUL = "tests/torch/engine/test_drafts_beside_states.py"
+_RIGHT = f"{_STATEFUL}::test_no_bit_changes_and_it_is_right_if_it_is_the_target"
 
 MUTANTS = (
+    Mutant(
+        "a draft model's states see drafts of others before they are confirmed",
+        "src/quire/capabilities/speculation/behind.py",
+        "chunk = _with_drafts(chunk, len(token_ids) - settled)",
+        "chunk = _with_drafts(chunk, 0)",
+        f"{_STATEFUL}::test_states_of_each_kind_come_back[lfm2]",
+    ),
+    Mutant(
+        "a draft model's states see its drafts before they are confirmed",
+        "src/quire/capabilities/speculation/behind.py",
+        "return _with_drafts(_part(chunk, token_ids, settled), len(token_ids) - settled)",
+        "return _part(chunk, token_ids, settled)",
+        _RIGHT,
+    ),
+    Mutant(
+        "a draft model's states never see drafts that were right",
+        "src/quire/capabilities/speculation/behind.py",
+        "first = settled if self.keeps_states else len(chunk.token_ids) - 1",
+        "first = len(chunk.token_ids) - 1",
+        _RIGHT,
+    ),
     Mutant(
         "a head of an adapter's own is everybody's",
         "src/quire/execution/forward.py",

@@ -37,31 +37,8 @@ _BEAMS, _BRANCHING = (
 _STATES, _SNAPSHOTS = f"{_OF_MEMORY}/test_states.py::TestStates", f"{_OF_MEMORY}/test_snapshots.py"
 _NAMED = f"{_BEYOND}::test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched"
 
-_STATEFUL = "tests/torch/engine/test_drafts_beside_states.py"
-_RIGHT = f"{_STATEFUL}::test_no_bit_changes_and_it_is_right_if_it_is_the_target"
 
 MUTANTS = (
-    Mutant(
-        "a draft model's states see drafts of others before they are confirmed",
-        f"{_PROTOCOL}/behind.py",
-        "chunk = _with_drafts(chunk, len(token_ids) - settled)",
-        "chunk = _with_drafts(chunk, 0)",
-        f"{_STATEFUL}::test_states_of_each_kind_come_back[lfm2]",
-    ),
-    Mutant(
-        "a draft model's states see its drafts before they are confirmed",
-        f"{_PROTOCOL}/behind.py",
-        "return _with_drafts(_part(chunk, token_ids, settled), len(token_ids) - settled)",
-        "return _part(chunk, token_ids, settled)",
-        _RIGHT,
-    ),
-    Mutant(
-        "a draft model's states never see drafts that were right",
-        f"{_PROTOCOL}/behind.py",
-        "first = settled if self.keeps_states else len(chunk.token_ids) - 1",
-        "first = len(chunk.token_ids) - 1",
-        _RIGHT,
-    ),
     Mutant(
         'a setting of true or false takes the text "false", which counts as true',
         "src/quire/core/settings.py",

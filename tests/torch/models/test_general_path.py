@@ -199,10 +199,10 @@ def test_adapters(architecture: str, dora: bool, foreign: Any, tmp_path: Path) -
 
 
 def test_what_is_rounded_already_is_refused(foreign: Any, tmp_path: Path) -> None:
-    foreign("Afmoe")
+    foreign("BioGpt")
     fields = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}}
     with pytest.raises(ModelError, match="weights that are rounded already"):
-        load_model(tmp_path / "Afmoe", hf_overrides=fields)
+        load_model(tmp_path / "BioGpt", hf_overrides=fields)
 
 
 DIVIDED = {

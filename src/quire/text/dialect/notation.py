@@ -37,7 +37,7 @@ _COMMA = ' "," '
 _BETWEEN = re.compile(r"[^{}\[\]<\"]*")
 _IN_QUOTES = re.compile(r"[^\\\"]*")
 # A text between quotes, as in JSON, or what stands before a key without them, and the key.
-_KEY = re.compile(r'("(?:[^\\"]|\\.)*")|([{,]\s*)([^{}\[\],:"]*)(?=:)', re.DOTALL)
+_KEY = re.compile(r'([{\[,:]\s*"(?:[^\\"]|\\.)*")|([{,]\s*)([^{}\[\],:]*)(?=:)', re.DOTALL)
 _LONGEST_TEXT = 2**20  # characters
 _MOST_ITEMS = 64  # of a bound: larger ones make the grammar large
 _MOST_LEVELS = 32
@@ -83,8 +83,10 @@ class Notation:
                     return False
                 continue
             reader.at += 1
-            if char == '"' and not (yield from _pass_quotes(reader)):
-                return False
+            if char == '"':
+                if _begins(reader) and not (yield from _pass_quotes(reader)):
+                    return False
+                continue
             depth += (char in "{[") - (char in "}]")
             if not depth and char in "}]":
                 return True
@@ -132,6 +134,14 @@ class Notation:
 def _quoted_key(found: re.Match[str]) -> str:
     key = found[3]
     return found[1] or found[2] + quoted(key[1:-1] if key and key[0] == key[-1] == "'" else key)
+
+
+def _begins(reader: TextReader) -> bool:
+    """Whether a key or a value begins with the character that was just read."""
+    at = reader.at - 2
+    while reader.text[at].isspace():
+        at -= 1
+    return reader.text[at] in "{[,:"
 
 
 def _pass_quotes(reader: TextReader) -> Reading[bool]:
