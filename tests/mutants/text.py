@@ -170,7 +170,7 @@ MUTANTS = (
     Mutant(
         "braces in a text as JSON has it are brackets",
         f"{_DIALECT}/notation.py",
-        "if char == '\"' and not (yield from _pass_quotes(reader)):",
+        "if _begins(reader) and not (yield from _pass_quotes(reader)):",
         "if False:",
         f"{_OF_DIALECT}/test_slips.py::test_calls_with_slips",
     ),
