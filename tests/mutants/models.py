@@ -38,13 +38,6 @@ MUTANTS = (
         f"{_PEOPLE}::test_a_decoder_that_is_tied_is_so_in_a_whole_that_is_not[True]",
     ),
     Mutant(
-        "gates of heads are those of the first",
-        "csrc/layers/elementwise.cpp",
-        "load_n(gates + j, 1)",
-        "load_n(gates, 1)",
-        "tests/torch/kernels/test_elementwise.py::test_gates",
-    ),
-    Mutant(
         "layers without a rotation have the first",
         f"{_MODELS}/variants.py",
         "rope_of=tuple(thetas.index(float(one)) if one else None for one in told),",
@@ -578,12 +571,5 @@ MUTANTS = (
         ' and name.endswith(".weight") and',
         " and",
         f"{_HYBRIDS}::test_gguf_files[nemotron_h]",
-    ),
-    Mutant(
-        "Kimi Linear's gates are made of the numbers for steps",
-        "csrc/layers/decoder.cpp",
-        "narrow_steps + recurrence.steps->inputs, mixed",
-        "narrow_steps, mixed",
-        f"{_OF_MODELS}/test_fused_layers.py::test_layers_in_one_call_give_what_single_operations_give[kimi_linear]",
     ),
 )

@@ -37,6 +37,7 @@ def test_each_can_be_planted_and_has_its_test(wing: str) -> None:
     for mutant in WINGS[wing]:
         assert text_of(mutant.file).count(mutant.old) == 1, mutant
         assert mutant.old != mutant.new, mutant
+        assert not mutant.file.startswith("csrc"), "copies have what is compiled already"
         file, *names = mutant.test.partition("[")[0].split("::")
         assert names and set(names) <= names_in(file), mutant
 
