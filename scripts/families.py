@@ -56,6 +56,7 @@ where ours comes in chunks of 7. A family is served only if they agree within {t
 What follows from the code that runs it is in [Models](models.md).
 """
 _LAYERS = 4
+_TOO_LARGE = "its default config stays too large"
 _MOST_BYTES, _MOST_SECONDS = 8 * 2**30, 90
 
 # Fields by name, in whichever family has them, where the default is larger.
@@ -187,7 +188,10 @@ def tried(model_type: str, architecture: str) -> Found:
 def _in_short(error: Exception, place: str = "") -> str:
     text = str(error).replace(f"{place}/", "").strip() or type(error).__name__
     text = re.sub(r"^\w+ is not supported: ", "", text)
-    return re.sub(r"\s+", " ", text.splitlines()[0])[:200]
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return _TOO_LARGE
+    first, _, rest = text.partition("\n")
+    return re.sub(r"\s+", " ", f"{first} {rest}" if first.endswith(":") else first)[:200].rstrip()
 
 
 def tried_apart(model_type: str, architecture: str) -> Found:
@@ -208,7 +212,7 @@ def tried_apart(model_type: str, architecture: str) -> Found:
             return mine.recv()
     child.kill()
     child.join()
-    return Found(architecture, "untried", "its default config stays too large")
+    return Found(architecture, "untried", _TOO_LARGE)
 
 
 def families(chosen: Iterable[str]) -> Iterator[tuple[str, str]]:
