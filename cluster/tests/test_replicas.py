@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -111,6 +111,25 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "this never became true"
         time.sleep(0.1)
+
+
+def seen_everywhere(
+    deployed: Deployment, pool: ThreadPoolExecutor, length: int, each: int
+) -> list[Future[tuple[str, str]]]:
+    """Streams of two prompts, while every replica has some; others where these end too soon."""
+    streams: list[Future[tuple[str, str]]] = []
+
+    def are_seen() -> bool:
+        if all(stream.done() for stream in streams):
+            streams[:] = [
+                pool.submit(deployed.write, length, prompt)
+                for prompt in (PROMPT, "Once")
+                for _ in range(each)
+            ]
+        return all(deployed.metric("num_requests_running").values())
+
+    until(are_seen)
+    return streams
 
 
 @contextmanager
@@ -267,9 +286,7 @@ def test_a_replica_that_is_killed(deployed: Deployment) -> None:
     names, engines = set(deployed.metric("num_requests_running")), deployed.engines()
     assert len(engines) == 2
     with ThreadPoolExecutor(8) as pool:
-        streams = [pool.submit(deployed.write, 700, PROMPT) for _ in range(4)]
-        streams += [pool.submit(deployed.write, 700, "Once") for _ in range(4)]
-        until(lambda: all(deployed.metric("num_requests_running").values()))
+        streams = seen_everywhere(deployed, pool, length=700, each=4)
         engines[0].kill()
         told = [stream.result(PATIENCE) for stream in streams]
     ends = [end for _, end in told]
@@ -297,9 +314,7 @@ def serve_with_prefill(deployed: Deployment) -> None:
 def test_replicas_that_leave_finish_their_streams(deployed: Deployment) -> None:
     expected, names = deployed.write(900)[0], set(deployed.metric("num_requests_running"))
     with ThreadPoolExecutor(4) as pool:
-        streams = [pool.submit(deployed.write, 900, PROMPT) for _ in range(2)]
-        streams += [pool.submit(deployed.write, 900, "Once") for _ in range(2)]
-        until(lambda: all(deployed.metric("num_requests_running").values()))
+        streams = seen_everywhere(deployed, pool, length=900, each=2)
         serve_with_prefill(deployed)
         told = [stream.result(PATIENCE) for stream in streams]
     assert [end for _, end in told] == ["length"] * 4
