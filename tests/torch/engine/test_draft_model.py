@@ -24,18 +24,14 @@ from quire.core.protocol import TO_DRAFT
 from quire.engine.assembly import draft as assembly
 from quire.http.live.state import EngineReader
 from quire.models.demo import DEMO_DRAFT
+from support.draft_lives import CACHED, CHUNKS, GREEDY, RECOMPUTE, SWAP, check_drafts, drafted
 from support.drafting import Verified
-from support.engine_lives import Life, alone, draw_requests, save_models, serve
+from support.engine_lives import save_models
 from support.hf_reference import random_prompts
-from support.law_of_bits import FORMS, first_difference
 from support.small_models import SMALL_LLAMA, save_model
 
 ModelDir = Callable[[str], Path]
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
-ONE_BY_ONE = (0, 2, 3, 5, 9, 14)
-SWAP, RECOMPUTE = {"squeezed": True, "swap": True}, {"squeezed": True}
-CACHED, CHUNKS = {"caching": True}, {"budgets": (8, 150)}
 CASES: list[tuple[str, int, dict[str, Any], tuple[str, ...]]] = [  # a seed, what happens by it
     ("float32", 1, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
     ("bfloat16", 1, {**RECOMPUTE, **CACHED}, ("recompute", "found", "forks")),
@@ -58,37 +54,12 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "check_draft", lambda *_: None)
 
 
-def drafted(draft: Path, **options: Any) -> dict[str, Any]:
-    return {"speculative_config": {"method": "draft", "model": str(draft), **options}}
-
-
 @pytest.mark.usefixtures("any_size")
 @pytest.mark.parametrize(("form", "seed", "events", "signs"), CASES)
 def test_it_changes_no_bit_and_is_right_if_it_is_the_target(
     form: str, seed: int, events: dict[str, Any], signs: tuple[str, ...], models: list[Path]
 ) -> None:
-    rng = random.Random(seed)
-    settings = {**FORMS[form], "block_size": rng.choice((4, 8, 16))}
-    asked = draw_requests(rng, len(ONE_BY_ONE))
-    expected = alone(models[0], settings, asked)
-    for draft in models if form == "float32" else models[:1]:
-        same, verified = draft is models[0], []
-        config = drafted(draft, quantization=settings.get("quantization"))
-        found, watch = serve(
-            models[0],
-            {**settings, **config},
-            asked,
-            Life(ONE_BY_ONE, **events, seed=seed),
-            prepare=lambda llm: verified.append(Verified(llm)),  # noqa: B023
-        )
-        for number, one in enumerate(asked):
-            name = str(number)
-            difference = first_difference(number, one, found[name], expected[name], watch.pieces)
-            assert difference is None, difference
-        happened = watch.happened()
-        assert all(happened[sign] > 0 for sign in signs), happened
-        assert verified[0].drafts > 20
-        assert (verified[0].right == verified[0].drafts) == same
+    check_drafts(models, form, seed, events, signs, least=20)
 
 
 class Faulty:

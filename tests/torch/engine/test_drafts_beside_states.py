@@ -13,22 +13,18 @@ from typing import Any
 
 import pytest
 
-from quire import LLM, SamplingParams
+from quire import LLM
 from quire.core.errors import ConfigError
 from quire.core.protocol import TO_DRAFT
 from quire.engine.assembly import draft as assembly
 from quire.http.live.state import EngineReader
+from support.draft_lives import CACHED, CHUNKS, GREEDY, RECOMPUTE, SWAP, check_drafts, drafted
 from support.drafting import Verified
-from support.engine_lives import Life, alone, draw_requests, save_hybrid, save_models, serve
+from support.engine_lives import save_hybrid, save_models
 from support.hf_reference import random_prompts
-from support.law_of_bits import FORMS, first_difference
 
 ModelDir = Callable[[str], Path]
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
-ONE_BY_ONE = (0, 2, 3, 5, 9, 14)
-SWAP, RECOMPUTE = {"squeezed": True, "swap": True}, {"squeezed": True}
-CACHED, CHUNKS = {"caching": True}, {"budgets": (8, 150)}
 CASES: list[tuple[str, int, dict[str, Any], tuple[str, ...]]] = [
     ("float32", 4, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
     ("bfloat16", 4, {**RECOMPUTE, **CACHED, **CHUNKS}, ("found", "forks")),
@@ -38,12 +34,12 @@ CASES: list[tuple[str, int, dict[str, Any], tuple[str, ...]]] = [
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One that keeps states, and those that may draft for it: itself first."""
     folder = tmp_path_factory.mktemp("models")
     (hybrid,) = save_hybrid(folder / "hybrid").values()
     plain, *_ = save_models(folder / "plain").values()
-    return hybrid, [hybrid, plain]
+    return [hybrid, plain]
 
 
 @pytest.fixture(autouse=True)
@@ -52,40 +48,15 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "check_draft", lambda *_: None)
 
 
-def drafted(draft: Path, **options: Any) -> dict[str, Any]:
-    return {"speculative_config": {"method": "draft", "model": str(draft), **options}}
-
-
 @pytest.mark.parametrize(("form", "seed", "events", "signs"), CASES)
 def test_no_bit_changes_and_it_is_right_if_it_is_the_target(
     form: str,
     seed: int,
     events: dict[str, Any],
     signs: tuple[str, ...],
-    models: tuple[Path, list[Path]],
+    models: list[Path],
 ) -> None:
-    rng, (target, drafts) = random.Random(seed), models
-    settings = {**FORMS[form], "block_size": rng.choice((4, 8, 16))}
-    asked = draw_requests(rng, len(ONE_BY_ONE))
-    expected = alone(target, settings, asked)
-    for draft in drafts if form == "float32" else drafts[:1]:
-        same, verified = draft == target, []
-        config = drafted(draft, quantization=settings.get("quantization"))
-        found, watch = serve(
-            target,
-            {**settings, **config},
-            asked,
-            Life(ONE_BY_ONE, **events, seed=seed),
-            prepare=lambda llm: verified.append(Verified(llm)),  # noqa: B023
-        )
-        for number, one in enumerate(asked):
-            name = str(number)
-            difference = first_difference(number, one, found[name], expected[name], watch.pieces)
-            assert difference is None, difference
-        happened = watch.happened()
-        assert all(happened[sign] > 0 for sign in signs), happened
-        assert verified[0].drafts > 12
-        assert (verified[0].right == verified[0].drafts) == same
+    check_drafts(models, form, seed, events, signs, least=12)
 
 
 @pytest.mark.parametrize("family", ["lfm2", "mamba2", "kimi_linear"])
