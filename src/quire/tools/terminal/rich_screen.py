@@ -121,7 +121,7 @@ class _GrowingAnswer:
         if piece.text and self._reasoning:
             with _drawn_whole():
                 self._print(Text(self._reasoning.strip(), "dim italic"))
-            self._reasoning = ""
+                self._reasoning = ""
         self._text += piece.text.translate(_CONTROLS)
         now = time.monotonic()
         if now - self._drawn >= _REFRESH:

@@ -99,6 +99,7 @@ class ScriptedModel:
         return None
 
     def answer(self, messages: Sequence[Message], params: Mapping[str, Any]) -> Answer:
+        yield Piece(reasoning="thought")
         yield Piece("*one*\n\n")
         yield Piece("two")
         yield Piece(ending=Ending("stop"))
