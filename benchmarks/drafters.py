@@ -22,8 +22,9 @@ from quire.capabilities.speculation.config import SpeculativeConfig
 from quire.capabilities.speculation.own_texts import NgramDrafter
 from quire.capabilities.speculation.prediction import PredictionDrafter
 from quire.capabilities.speculation.suffix import SuffixDrafter
-from quire.core.protocol import Request, SamplingParams
+from quire.core.protocol import Request
 from quire.core.scheduling.sequence import Sequence
+from quire.text.params import SamplingParams
 
 VOCABULARY, OUTPUT, MOST, ROUNDS = 50_000, 400, 4_000, 5
 DRAFTERS: dict[str, Callable[[], Drafter]] = {

@@ -19,8 +19,9 @@ from collections.abc import Callable
 from functools import partial
 
 from quire.core.memory import Demand, PagedAllocator
-from quire.core.protocol import Outcome, Progress, Request, Sample, SamplingParams, Step, StepResult
+from quire.core.protocol import Outcome, Progress, Request, Sample, Step, StepResult
 from quire.core.scheduling import BatchLimits, Scheduler
+from quire.text.params import SamplingParams
 
 BLOCK_SIZE = 16
 PROMPT = 4096

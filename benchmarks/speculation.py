@@ -29,11 +29,11 @@ from quire.core.protocol import (
     PendingStep,
     Roster,
     Sample,
-    SamplingParams,
     Step,
     StepResult,
     confirmed,
 )
+from quire.text.params import SamplingParams
 
 _ROOT = Path(__file__).resolve().parent.parent
 _Text = tuple[list[int], list[int]]  # prompt, output

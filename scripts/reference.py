@@ -26,13 +26,14 @@ from quire.blocks.transfer.config import KVTransferConfig
 from quire.capabilities.speculation.config import SpeculativeConfig
 from quire.core.errors import QuireError
 from quire.core.memory import Usage
-from quire.core.protocol import SamplingParams, SchedulingPolicy, Verdict
+from quire.core.protocol import SchedulingPolicy, Verdict
 from quire.engine.config import EngineConfig
 from quire.engine.config.neutral import ANY, COMMON, RARE, Neutral
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
 from quire.http.errors import UnknownModelError, explain, shape_for
 from quire.http.metrics import ServerMetrics
+from quire.text.params import SamplingParams
 from quire.tools.cli import _parser
 from quire.tools.commands.flags import ALSO, value_of
 from quire.tools.commands.others import LLAMA_SERVER, OLLAMA, SERVER, VLLM, Program

@@ -12,10 +12,10 @@ from quire.core.version import __version__
 
 if TYPE_CHECKING:
     from quire.capabilities.adapters.named import LoRARequest
-    from quire.core.protocol import PoolingParams, SamplingParams
     from quire.engine.async_llm import AsyncLLM
     from quire.engine.beams import BeamSearchParams
     from quire.engine.llm import LLM
+    from quire.text.params import PoolingParams, SamplingParams
 
 moved.install()
 
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(async_llm if name == "AsyncLLM" else llm, name)
     if name in ("PoolingParams", "SamplingParams"):
-        import quire.core.protocol
+        from quire.text import params
 
-        return getattr(quire.core.protocol, name)
+        return getattr(params, name)
     raise AttributeError(f"module 'quire' has no attribute {name!r}")

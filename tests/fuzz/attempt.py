@@ -17,11 +17,11 @@ from fuzz.models import Model, model
 from fuzz.walk import Broken, walk
 from quire.capabilities.grammar import Rules
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.chats.speech import Tool, ToolChoice, can_be_called, check_tools, guided
 from quire.text.begun import Begun
 from quire.text.detokenizer import Detokenizer
 from quire.text.dialect import EventParser, Reply
+from quire.text.params import SamplingParams, StructuredOutputs
 
 Tell = Callable[[str], None]
 

@@ -38,7 +38,7 @@ from quire.core.memory import (
     StateAllocator,
     Window,
 )
-from quire.core.protocol import Request, SamplingParams, SoftCut, Step
+from quire.core.protocol import Request, SoftCut, Step
 from quire.core.scheduling import (
     BatchLimits,
     Caching,
@@ -58,6 +58,7 @@ from quire.engine.input_processor import (
     PreparedRequest,
 )
 from quire.engine.outputs import Delta
+from quire.text.params import SamplingParams
 from quire.text.stop_strings import StopAutomaton
 from quire.text.tokenizer import load_tokenizer
 from support.fake_source import FakeSource

@@ -11,16 +11,8 @@ import random
 from dataclasses import dataclass, fields, replace
 
 from lives.texts import EOS, VOCAB, Answer
-from quire.core.protocol import (
-    Adapter,
-    Pooling,
-    PoolingParams,
-    PreemptionMode,
-    RecoveryCosts,
-    Request,
-    SamplingParams,
-    SchedulingPolicy,
-)
+from quire.core.protocol import Adapter, PreemptionMode, RecoveryCosts, Request, SchedulingPolicy
+from quire.text.params import Pooling, PoolingParams, SamplingParams
 from support.fake_model import FULL, Sight, Windows
 
 ADAPTERS = tuple(Adapter(name.encode() * 32, name) for name in "ABC")

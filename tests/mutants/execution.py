@@ -77,7 +77,7 @@ MUTANTS = (
     Mutant(
         "the end is not held back before min_tokens",
         f"{_SAMPLING}/logits_processors.py",
-        "    if row.num_output_tokens < request.params.min_tokens:\n",
+        "    if row.num_output_tokens < row.params.min_tokens:\n",
         "    if False:\n",
         f"{_SAMPLER}::test_min_tokens_holds_back_the_end",
     ),

@@ -216,4 +216,32 @@ MUTANTS = (
         "seen = len(self.text)",
         "tests/fuzz/test_fuzz.py::test_what_clients_shape_crashes_nothing_and_comes_out_right",
     ),
+    Mutant(
+        "a range is told that is not checked",
+        f"{_TEXT}/params/parameters.py",
+        "        if not low <= value <= high:  # exact",
+        "        if not low <= value:  # exact",
+        f"{_OF_TEXT}/params/test_parameters.py::test_its_range_is_where_it_is_told",
+    ),
+    Mutant(
+        "None passes where it may not",
+        f"{_TEXT}/params/sampling_params.py",
+        "not (given is None and optional)",
+        "given is not None",
+        f"{_OF_TEXT}/params/test_parameters.py::test_none_is_allowed_where_its_type_says_so",
+    ),
+    Mutant(
+        "a number becomes a float before it is compared",
+        f"{_TEXT}/params/parameters.py",
+        "        if not low <= value <= high:  # exact",
+        "        value = float(value)\n        if not low <= value <= high:  # exact",
+        f"{_OF_TEXT}/params/test_sampling_params.py::test_numbers_that_no_library_can_hold_are_refused",
+    ),
+    Mutant(
+        "what outputs multiply is bounded for one of them",
+        f"{_TEXT}/params/sampling_params.py",
+        "most = MAX_LOGPROBS_AT_ONCE // width",
+        "most = MAX_LOGPROBS_AT_ONCE",
+        f"{_OF_TEXT}/params/test_sampling_params.py::test_what_outputs_multiply_is_bounded_for_all_of_them",
+    ),
 )

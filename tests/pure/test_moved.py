@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 
 import pytest
 
@@ -11,6 +12,7 @@ from quire.moved import MOVED
 
 NAMES = {
     "quire.config": ("EngineConfig", "ServerConfig"),
+    "quire.core.protocol": ("PoolingParams", "SamplingParams", "StructuredOutputs"),
     "quire.errors": ("ConfigError", "QuireError"),
     "quire.memory": ("Demand", "PagedAllocator", "Window", "hash_blocks", "root_hash"),
     "quire.simulation": ("Deployment", "OpenLoop", "Simulator", "find_machine", "find_model"),
@@ -33,3 +35,10 @@ def test_no_other_module_is_found() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("quire.cluster")
     assert "quire.cluster" not in sys.modules
+
+
+def test_what_has_stayed_is_found_without_a_word() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from quire.core.protocol import Request
+    assert Request.__module__ == "quire.core.protocol.request"

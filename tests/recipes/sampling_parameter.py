@@ -9,7 +9,7 @@ import pytest
 
 from recipes.recipe import Recipe
 
-_PARAMS = "src/quire/core/protocol/sampling_params.py"
+_PARAMS = "src/quire/text/params/sampling_params.py"
 _PROCESSORS = "src/quire/execution/sampling/logits_processors.py"
 _BIASES = "edits.biases.add(i, *params.biased_logits)\n"
 
@@ -46,9 +46,9 @@ def check() -> None:
     import torch
 
     from quire.core.errors import RequestError
-    from quire.core.protocol import SamplingParams
     from quire.execution.sampling.logits_processors import process_logits
     from quire.http.openai.requests import CompletionRequest
+    from quire.text.params import SamplingParams
     from quire.tools.cli import main
     from support.sampling_reference import EOS, make_row
 

@@ -34,8 +34,9 @@ def check() -> None:
     """It can be chosen, and orders requests."""
     from quire.core.errors import ConfigError
     from quire.core.memory import PagedAllocator
-    from quire.core.protocol import Request, SamplingParams, SchedulingPolicy
+    from quire.core.protocol import Request, SchedulingPolicy
     from quire.engine.config import EngineConfig
+    from quire.text.params import SamplingParams
     from support.schedulers import make_scheduler
 
     assert EngineConfig.create({"scheduling_policy": "short"}).scheduling_policy == "short"

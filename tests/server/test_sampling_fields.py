@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from quire.core.protocol import SamplingParams
-from quire.core.protocol.parameters import description
 from quire.http.openai.requests import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
     TurnRequest,
 )
+from quire.text.params import SamplingParams
+from quire.text.params.parameters import description
 
 BODIES = [CompletionRequest, ChatRequest, TurnRequest]
 

@@ -11,7 +11,7 @@ import tokenizers
 
 import quire
 from quire.capabilities.grammar import GrammarCompiler, Guide, Rules
-from quire.core.protocol import SamplingParams, StructuredOutputs
+from quire.text.params import SamplingParams, StructuredOutputs
 
 END = 0
 _FILE = Path(quire.__file__).parent / "models/demo" / "tokenizer.json"

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.capabilities.speculation import Drafter, Proposal
-from quire.core.protocol import Request, SamplingParams
+from quire.core.protocol import Request
 from quire.core.scheduling.sequence import Sequence
+from quire.text.params import SamplingParams
 
 
 class Place(NamedTuple):

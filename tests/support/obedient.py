@@ -13,13 +13,13 @@ from llguidance import LLMatcher, LLTokenizer
 
 import quire
 from quire.capabilities.grammar import GrammarCompiler
-from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.chats.speech import AUTO, Speech, Tool, ToolChoice, guided
 from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
 from quire.text.detokenizer import Detokenizer
 from quire.text.dialect import Event, Reply
+from quire.text.params import SamplingParams, StructuredOutputs
 from quire.text.tokenizer import JsonTokenizer
 
 _DEMO = Path(quire.__file__).parent / "models/demo" / "tokenizer.json"

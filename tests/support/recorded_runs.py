@@ -10,11 +10,12 @@ from typing import NamedTuple
 import quire
 from quire.core.kv_groups import KVGroup, sights_of
 from quire.core.limits import EngineLimits
-from quire.core.protocol import PendingStep, RecoveryCosts, SamplingParams, Step, work_of
+from quire.core.protocol import PendingStep, RecoveryCosts, Step, work_of
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.recorder import RequestRecorder, StepRecorder
 from quire.engine.traces.request import TraceRequest
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from quire_lab.simulation import CostModel
 from support.fake_model import FakeExecutor

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from quire.core.protocol import Request, SamplingParams
+from quire.core.protocol import Request
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.rows import uniform
 from quire.execution.sampling.sampler import SampleRow
+from quire.text.params import SamplingParams
 
 EOS = 2
 
@@ -24,7 +25,7 @@ def make_row(*, seed: int = 0, branch: int = 0, **asked: Any) -> SampleRow:
     if params.needs_history:
         past = Past(prompt)
         past.take(0, output)
-    return SampleRow(request, branch, position, past)
+    return SampleRow(request, params, branch, position, past)
 
 
 def expected_logits(logits: list[float], row: SampleRow, output: tuple[int, ...]) -> list[float]:

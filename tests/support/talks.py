@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.core.memory import PagedAllocator, Window
-from quire.core.protocol import PreemptionMode, Request, SamplingParams
+from quire.core.protocol import PreemptionMode, Request
 from quire.core.scheduling import Hooks
+from quire.text.params import SamplingParams
 from support.fake_model import FULL, FakeExecutor, FakeLayer, Sight, Windows, expected_turn
 from support.outcomes import take_in
 from support.schedulers import make_scheduler

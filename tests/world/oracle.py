@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from quire.core.protocol import Request, SamplingParams, SoftCut
+from quire.core.protocol import Request, SoftCut
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import Tokenizer
 from support.fake_model import EOS, FULL, expected_outputs, expected_turn
 from world.script import Ask

@@ -15,12 +15,12 @@ from starlette.types import Message
 
 from quire.blocks.transfer import BlockFetcher, BlockServer, Prefiller
 from quire.core.errors import EngineError
-from quire.core.protocol import SamplingParams
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.http.application import ServedApp, build
 from quire.http.config.server import ServerConfig
+from quire.text.params import SamplingParams
 from quire_cluster.calls import ReplicaCall, Whole
 from quire_cluster.routing import Hint
 from quire_cluster.rules import ReplicaReport

@@ -11,13 +11,14 @@ import pytest
 
 from quire.capabilities.speculation import Proposal, Speculation
 from quire.capabilities.speculation.proposal import DraftModelDrafter
-from quire.core.protocol import Chunk, Request, Roster, SamplingParams
+from quire.core.protocol import Chunk, Request, Roster
 from quire.core.scheduling.sequence import Sequence as Branch
 from quire.engine.assembly import build_engine
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.input_processor import Prompt
 from quire.engine.recorder import RequestRecorder
+from quire.text.params import SamplingParams
 from quire_lab.contiguous import PAGED
 from quire_lab.simulation import (
     MODELS,

@@ -20,6 +20,7 @@ from quire.core.errors import (
 from quire.core.memory import KVAllocator
 from quire.core.protocol import Adapter, Request, SoftCut
 from quire.core.scheduling import Capability, Hooks, Scheduler, SequenceGroup, Session
+from quire.text.params import SamplingParams
 
 _MOST_INPUT = 2**20  # tokens that wait for a turn, where no sequence is too long
 _MOST_SOFT_CUTS = 64  # each is looked at for every token that a step computes
@@ -201,7 +202,10 @@ class SessionManager(Capability):
         make = partial(
             OpenSession, clock=self._clock, client=client, recompute_last_n=recompute_last_n
         )
-        session = self._scheduler.sessions.open(session_id, cache_salt, adapter, make)
+        holder = Request(
+            session_id, (), SamplingParams(), 0, 0, cache_salt=cache_salt, adapter=adapter
+        )
+        session = self._scheduler.sessions.open(holder, make)
         try:
             for begins in self._hooks.session_begins:
                 begins(session)

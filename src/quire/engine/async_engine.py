@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from quire.blocks.transfer import BlockFetcher
 from quire.core.errors import EngineError, QuireError, RequestError, reason
-from quire.core.protocol import Origin, PoolingParams, SamplingParams
+from quire.core.protocol import Origin
 from quire.engine.engine import Engine
 from quire.engine.handover import Handover
 from quire.engine.input_processor import PreparedRequest, Prompt
@@ -31,6 +31,7 @@ from quire.engine.waiting_room import Places
 from quire.text.begun import ChatPrompt
 from quire.text.chat_template import Message
 from quire.text.encoder import PromptForm, weight
+from quire.text.params import PoolingParams, SamplingParams
 from quire.text.sandbox import OWN
 
 _T = TypeVar("_T")

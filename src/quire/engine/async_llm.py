@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from quire.capabilities.adapters.named import LoRARequest, NamedAdapters
-from quire.core.protocol import PoolingParams, SamplingParams
 from quire.engine.assembly import build_engine, tokenizer_directory
 from quire.engine.async_engine import Deltas
 from quire.engine.config import EngineConfig
@@ -26,6 +25,7 @@ from quire.engine.outputs import Delta, OutputsSoFar, RequestOutput, RunningOutp
 from quire.engine.vector_outputs import PoolingOutput, PoolingRequestOutput
 from quire.text.chat_template import Message
 from quire.text.for_transformers import for_transformers
+from quire.text.params import PoolingParams, SamplingParams
 
 _T = TypeVar("_T")
 

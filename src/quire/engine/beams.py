@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.outputs import CompletionOutput, RequestOutput, TokenLogprobTable
+from quire.text.params import SamplingParams, StructuredOutputs
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,8 @@ from quire.core.protocol import (
     Origin,
     Parts,
     PendingStep,
-    PoolingParams,
     Progress,
     Request,
-    SamplingParams,
     Step,
     StepResult,
     Verdict,
@@ -33,6 +31,7 @@ from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress, broken_off, take_outcomes, taken
 from quire.engine.stats import DecisionLog, EngineStats, PartTimes, count_faults
 from quire.engine.waiting_room import QueueLimits, WaitingRoom
+from quire.text.params import PoolingParams, SamplingParams
 
 logger = logging.getLogger(__name__)
 _TORN = "a step was interrupted half way, so that nothing of the engine can be relied on"

@@ -21,12 +21,13 @@ from quire.core.errors import (
     UnknownAdapterError,
     shown,
 )
-from quire.core.protocol import Adapter, Origin, PoolingParams, Request, SamplingParams
-from quire.core.protocol.parameters import check_integer, check_token_ids
+from quire.core.protocol import Adapter, Origin, Request
 from quire.text.bad_words import bad_word_ids
 from quire.text.begun import Begun, ChatPrompt, begun_in
 from quire.text.chat_template import Message
 from quire.text.encoder import Encoder, PromptForm, around_the_gap, infilling_marks, special_around
+from quire.text.params import PoolingParams, SamplingParams
+from quire.text.params.parameters import check_integer, check_token_ids
 from quire.text.stop_strings import StopAutomaton
 from quire.text.tokenizer import Tokenizer
 

@@ -14,7 +14,6 @@ from tqdm import tqdm
 from quire.capabilities.adapters.named import LoRARequest, LoRARequests, NamedAdapters
 from quire.capabilities.pooling.scoring import Scoring, chances
 from quire.core.errors import ConfigError, QuireError
-from quire.core.protocol import PoolingParams, SamplingParams
 from quire.engine.assembly import build_engine, tokenizer_directory
 from quire.engine.beams import BeamSearchOutput, BeamSearchParams
 from quire.engine.config import EngineConfig
@@ -43,6 +42,7 @@ from quire.engine.vector_outputs import (
 )
 from quire.text.chat_template import Message
 from quire.text.for_transformers import for_transformers
+from quire.text.params import PoolingParams, SamplingParams
 
 logger = logging.getLogger(__name__)
 

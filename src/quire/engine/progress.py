@@ -21,6 +21,7 @@ from quire.engine.outputs import (
     TokenLogprobTable,
 )
 from quire.text.detokenizer import Detokenizer
+from quire.text.params import params_of
 from quire.text.stop_strings import StopStrings
 from quire.text.text_tokens import TextToken, tokens_in_text
 from quire.text.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ class BranchProgress:
 
     def __init__(self, index: int, prepared: PreparedRequest, tokenizer: Tokenizer) -> None:
         request = prepared.request
-        params = request.params
+        params = params_of(request)
         self.output = CompletionOutput(index)
         if params.sample_logprobs is not None:
             self.output.logprobs, self.output.cumulative_logprob = [], 0.0
@@ -280,7 +281,7 @@ class RequestProgress:
 
     def _best(self, outputs: list[CompletionOutput]) -> list[CompletionOutput]:
         """The n outputs to return of best_of, likeliest first."""
-        params = self.request.params
+        params = params_of(self.request)
         if len(outputs) == params.num_outputs:
             return outputs
         outputs = sorted(outputs, key=lambda output: -(output.cumulative_logprob or 0.0))

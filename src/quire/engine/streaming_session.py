@@ -8,9 +8,10 @@ from itertools import count
 
 from quire.capabilities.sessions import SessionEvent
 from quire.core.errors import UnknownSessionError
-from quire.core.protocol import Adapter, SamplingParams, SoftCut
+from quire.core.protocol import Adapter, SoftCut
 from quire.engine.driver import Driver
 from quire.engine.outputs import Delta, RequestOutput
+from quire.text.params import SamplingParams
 
 
 class StreamingSession:

@@ -7,20 +7,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from quire.core.protocol import (
-    Chunk,
-    Opened,
-    Outcome,
-    Parts,
-    PendingStep,
-    Pooling,
-    Roster,
-    Step,
-    StepResult,
-)
+from quire.core.protocol import Chunk, Opened, Outcome, Parts, PendingStep, Roster, Step, StepResult
 from quire.execution.pooling import finished, outcome
 from quire.models.dense import Dense
 from quire.models.encoder import EncoderModel, TextBatch
+from quire.text.params import Pooling, pooling_params_of
 
 _LEAST_SHARE = 0.85  # of the longest text of a batch that each of its texts has
 _SHORT = 8  # tokens by which a text may be shorter, however short the longest is
@@ -80,7 +71,7 @@ class EncoderExecutor:
         """result: the states of a text and what pads it [T, width], or its logits [labels]."""
         if self.model.labels:
             return outcome(result)
-        params = opened.request.pooling
+        params = pooling_params_of(opened.request)
         assert params is not None, "an encoder generates nothing"
         state = pooled(result[: len(chunk.token_ids)], params.pooling)
         return outcome(finished(state, params, self._dense))

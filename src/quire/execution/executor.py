@@ -24,6 +24,7 @@ from quire.execution.forward import Worker, nothing_sampled
 from quire.execution.pooling import Pools
 from quire.execution.sampling.choosing import Choosing
 from quire.execution.sampling.past import Past, Pasts
+from quire.text.params import params_of
 
 
 class StepDrafts(Protocol):
@@ -138,4 +139,4 @@ class ModelExecutor:
 
 def _looks_back(step: Step) -> bool:
     """Whether a sequence is opened whose params look at what came before."""
-    return any(opened.request.params.needs_history for opened in step.opened)
+    return any(params_of(opened.request).needs_history for opened in step.opened)

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from quire.core.protocol import Chunk, Opened, Outcome, Pooling, PoolingParams
+from quire.core.protocol import Chunk, Opened, Outcome
 from quire.execution.forward import Hidden, Worker
 from quire.models.dense import Dense
+from quire.text.params import Pooling, PoolingParams, pooling_params_of
 
 _NOT_NUMBERS = "the model's states are not numbers (NaN)"
 _AT_ONCE = 256  # rows; bounds the logits held at once where tokens are scored
@@ -46,7 +47,7 @@ class Pools:
         """Of the chunks that end a prompt which is pooled."""
         first, scored, states = 0, [], hidden.states
         for chunk, whose in zip(chunks, known, strict=True):
-            end, params = first + len(chunk.token_ids), whose.request.pooling
+            end, params = first + len(chunk.token_ids), pooling_params_of(whose.request)
             if params is not None and params.token_ids:
                 if chunk.readout is not None:
                     scored.append((chunk.seq_id, end - 1, params.token_ids))

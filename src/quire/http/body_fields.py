@@ -30,10 +30,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from quire.core.errors import RequestError, shown
-from quire.core.protocol import SamplingParams, StructuredOutputs
-from quire.core.protocol.parameters import description
 from quire.http.unknown_fields import Passed, as_patterns, asks_for_nothing, unknown
 from quire.http.widened import Widened, kept_to
+from quire.text.params import SamplingParams, StructuredOutputs
+from quire.text.params.parameters import description
 
 _Item = TypeVar("_Item")
 Listed = Annotated[list[_Item], Field(fail_fast=True)]  # one wrong item is enough to say so

@@ -16,8 +16,7 @@ from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueFullError, QuireError, RequestError, shown
 from quire.core.metrics import RequestMetrics
-from quire.core.protocol import Origin, PoolingParams, SamplingParams
-from quire.core.protocol.parameters import check_unicode
+from quire.core.protocol import Origin
 from quire.core.scheduling import Session
 from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.dashboard import MissRow, PoolBytes, miss_row
@@ -32,6 +31,8 @@ from quire.http.guards.envelope import REQUEST_ID
 from quire.http.guards.keys import KEY_NAME
 from quire.http.kept_ids import kept_id
 from quire.http.metrics import ServerMetrics
+from quire.text.params import PoolingParams, SamplingParams
+from quire.text.params.parameters import check_unicode
 
 _TRACE_CONTEXT = (b"traceparent", b"tracestate")  # of W3C
 _LONGEST_STATE = 512

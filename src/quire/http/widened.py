@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from quire.capabilities.box import BoxBroken
 from quire.capabilities.grammar.plain_words import widened
 from quire.core.errors import RequestError
-from quire.core.protocol import StructuredOutputs
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.outputs import CompletionOutput, Delta
 from quire.text.dialect import Reply
+from quire.text.params import StructuredOutputs
 
 _LONGEST = 4.0  # seconds of one request, beside the text that is looked at when they are over
 _TOO_LONG = "what else was written has not been checked: it takes too long"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from quire.core.errors import ContextLengthError, RequestError
-from quire.core.protocol.parameters import check_unicode
 from quire.text.chat_template import Message
 from quire.text.pairs import Pair
+from quire.text.params.parameters import check_unicode
 from quire.text.tokenizer import Tokenizer
 
 

@@ -13,13 +13,14 @@ from quire.capabilities.misses import EarlierPrompts, MissFinder
 from quire.capabilities.sessions import SessionManager
 from quire.core.memory import LayeredAllocator, PagedAllocator, Window
 from quire.core.metrics import Miss, MissReason, RequestMetrics
-from quire.core.protocol import Adapter, SamplingParams
+from quire.core.protocol import Adapter
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.core.scheduling.sequence import Sequence
 from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import PoolBytes, miss_row
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor, FakeLayer, Sight
 

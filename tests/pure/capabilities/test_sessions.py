@@ -18,13 +18,13 @@ from quire.core.errors import (
     UnknownSessionError,
 )
 from quire.core.memory import PagedAllocator, Window
-from quire.core.protocol import SamplingParams
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.capabilities import Capabilities
 from quire.engine.driver import Driver
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.streaming_session import StreamingSession
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor, FakeLayer, Sight
 from support.schedulers import make_scheduler

@@ -16,11 +16,12 @@ import pytest
 import quire
 from quire.core.errors import EngineError, RequestError
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import SamplingParams, Step, StepResult
+from quire.core.protocol import Step, StepResult
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 

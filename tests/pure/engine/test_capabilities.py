@@ -17,11 +17,12 @@ from quire.capabilities.sessions import SessionManager
 from quire.capabilities.speculation import Speculation
 from quire.core.errors import EngineError, QuireError, RequestError
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Outcome, Request, SamplingParams, Step
+from quire.core.protocol import Outcome, Request, Step
 from quire.core.scheduling import BatchLimits, Capability, Hooks, Scheduler, Session
 from quire.engine.capabilities import Capabilities
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 

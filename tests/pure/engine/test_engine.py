@@ -11,19 +11,12 @@ import pytest
 import quire
 from quire.core.errors import RequestError
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import (
-    Outcome,
-    PendingStep,
-    Roster,
-    Sample,
-    SamplingParams,
-    Step,
-    StepResult,
-)
+from quire.core.protocol import Outcome, PendingStep, Roster, Sample, Step, StepResult
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import Delta, RequestOutput
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")

@@ -17,12 +17,13 @@ import pytest
 import quire
 from quire.core.errors import EngineError, RequestAbortedError, RequestError
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import SamplingParams, Step, StepResult
+from quire.core.protocol import Step, StepResult
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.async_engine import Deltas
 from quire.engine.engine import Engine
 from quire.engine.engine_loop import EngineLoop
 from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 

@@ -19,7 +19,6 @@ from quire.core.protocol import (
     Request,
     Roster,
     Sample,
-    SamplingParams,
     SchedulingPolicy,
     Step,
     StepResult,
@@ -31,6 +30,7 @@ from quire.engine.forecast.outlook import Coming, Outlook, Supply, TaskAhead
 from quire.engine.forecast.step_times import StepTimes, StepWork
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import RequestOutput
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer(Path(quire.__file__).parent / "models/demo")

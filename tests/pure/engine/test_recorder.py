@@ -14,13 +14,13 @@ import pytest
 
 import quire
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import SamplingParams
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.recorder import RequestRecorder
 from quire.engine.traces.request import TraceRequest
 from quire.engine.traces.writer import TraceWriter
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from quire_lab.workload import read_recording
 from support.fake_model import FakeExecutor

@@ -14,12 +14,12 @@ import pytest
 import quire
 from quire.capabilities.speculation import Speculation
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import SamplingParams
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.outputs import RequestOutput
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from support.drafting import Proposing, knowing
 from support.fake_model import FakeExecutor

@@ -13,12 +13,13 @@ import pytest
 import quire
 from quire.core.errors import QueueFullError, QueueTimeoutError, RequestError
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import SamplingParams, SchedulingPolicy, Step, StepResult
+from quire.core.protocol import SchedulingPolicy, Step, StepResult
 from quire.core.scheduling.request_queue import RequestQueue
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.waiting_room import QueueLimits, WaitingRoom
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 from support.schedulers import make_scheduler

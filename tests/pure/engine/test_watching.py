@@ -9,12 +9,13 @@ import pytest
 import quire
 from quire.core.errors import BusyError, EngineError, RequestError
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Decision, Request, SamplingParams, Step
+from quire.core.protocol import Decision, Request, Step
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.engine.engine import Engine
 from quire.engine.events import RequestState, Taken, Watcher
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.tracing import Profile
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor
 

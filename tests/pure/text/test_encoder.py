@@ -16,10 +16,10 @@ from tokenizers import Tokenizer as Backend
 
 import quire
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.text import encoder as encoder_module
 from quire.text.encoder import MAX_CHARACTERS, MAX_TOKENS, Encoder, weight
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import JsonTokenizer, load_tokenizer
 from support.small_tokenizers import BOUNDED, UNBOUNDED, unigram, word_piece
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.protocol import SamplingParams
 from quire.engine.llm import LLM
+from quire.text.params import SamplingParams
 
 PROMPT = "Once upon a time there was " * 4
 

@@ -17,13 +17,13 @@ from transformers.cli.serving import utils as serving
 
 import quire
 from quire.core.errors import EngineError, RequestError
-from quire.core.protocol import SamplingParams
 from quire.http.chats.speech import AUTO, Speech, Tool, ToolChoice
 from quire.http.config.server import ServerConfig
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
 from quire.text.dialect import Declared, Event, EventParser, Reply, Wanted, literal
 from quire.text.dialect.declared import _Bounded
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import JsonTokenizer
 from support.obedient import Obedient
 from support.tool_schemas import SCHEMAS

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from quire.core.protocol import PendingStep, Reasoning, SamplingParams, Step, StructuredOutputs
+from quire.core.protocol import PendingStep, Step
 from quire.engine.assembly import draft as assembly
 from quire.engine.llm import LLM
 from quire.engine.outputs import RequestOutput
+from quire.text.params import Reasoning, SamplingParams, StructuredOutputs
 from support.drafting import Drafting, Verified, knowing
 from support.hf_reference import random_prompts
 

@@ -15,9 +15,9 @@ import torch
 
 from quire import LLM, PoolingParams, SamplingParams
 from quire.core.errors import ConfigError, EngineError, ModelError, RequestError
-from quire.core.protocol import Pooling
 from quire.execution.forward import DirectForward, Hidden
 from quire.text.encoder import PromptForm
+from quire.text.params import Pooling
 from support.engine_lives import Squeeze
 from support.small_models import EOS_TOKEN_ID, VOCAB_SIZE, make_model
 

@@ -17,11 +17,11 @@ from tokenizers import Tokenizer
 
 from quire import LLM, PoolingParams
 from quire.core.errors import ConfigError, EngineError, ModelError, RequestError
-from quire.core.protocol import Pooling
 from quire.engine.engine import Engine
 from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
 from quire.models.encoder import EncoderModel, TextBatch
+from quire.text.params import Pooling
 from quire.text.tokenizer import load_tokenizer
 from support.small_encoders import make_encoder, tokenizer
 

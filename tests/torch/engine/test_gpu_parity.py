@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quire import LLM, PoolingParams, SamplingParams
 from quire.core.limits import EngineLimits
-from quire.core.protocol import PendingStep, Pooling, RecoveryCosts, Step
+from quire.core.protocol import PendingStep, RecoveryCosts, Step
 from quire.engine.assembly import engine as assembly
 from quire.engine.capacity.pool import MemoryBudget
 from quire.engine.outputs import RequestOutput
@@ -22,6 +22,7 @@ from quire.execution.executor import ModelExecutor
 from quire.execution.forward import Worker
 from quire.execution.measure import measure_recovery
 from quire.models.base import Model
+from quire.text.params import Pooling
 from support.drafting import Drafting, knowing
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
 from support.hf_reference import random_prompts

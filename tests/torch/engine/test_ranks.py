@@ -17,10 +17,11 @@ from quire.blocks.store import DiskStore
 from quire.blocks.store.segment import names_in
 from quire.core.errors import RankError
 from quire.core.memory import hash_blocks, root_hash
-from quire.core.protocol import TO_DRAFT, RecoveryCosts, Step, StructuredOutputs
+from quire.core.protocol import TO_DRAFT, RecoveryCosts, Step
 from quire.engine.outputs import RequestOutput
 from quire.execution.batch import pack
 from quire.execution.ranks.messages import Order, decode
+from quire.text.params import StructuredOutputs
 from support.drafting import Drafting
 from support.hf_reference import random_prompts
 from support.live_server import eventually

@@ -16,10 +16,10 @@ from quire.capabilities.grammar import boxed
 from quire.capabilities.grammar.boxed import BoxedGuide, BoxedRules, Follower
 from quire.capabilities.grammar.service import MOST_LANES
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.llm import LLM
 from quire.engine.outputs import RequestOutput
 from quire.execution.sampling.choosing import Choosing
+from quire.text.params import SamplingParams, StructuredOutputs
 from support.boxed import stop, threads
 
 PERSON = {

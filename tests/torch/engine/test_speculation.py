@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.engine.llm import LLM
 from quire.engine.outputs import RequestOutput
 from quire.execution.sampling import choosing
+from quire.text.params import Reasoning, SamplingParams, StructuredOutputs
 
 SETTINGS: dict[str, Any] = {"max_model_len": 512, "kv_cache_memory_bytes": "4MiB", "block_size": 8}
 SCHEMA = {

@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 
 from quire.core.errors import RequestError
-from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.engine.llm import LLM
 from quire.engine.outputs import RequestOutput
+from quire.text.params import Reasoning, SamplingParams, StructuredOutputs
 
 HOT: dict[str, Any] = {"temperature": 2.0, "seed": 1, "max_tokens": 150}
 PERSON = {

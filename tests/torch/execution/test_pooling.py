@@ -7,17 +7,10 @@ from typing import cast
 import torch
 
 from quire.core.memory import BlockTable
-from quire.core.protocol import (
-    Chunk,
-    Opened,
-    Pooling,
-    PoolingParams,
-    Readout,
-    Request,
-    SamplingParams,
-)
+from quire.core.protocol import Chunk, Opened, Readout, Request
 from quire.execution.forward import Hidden, Worker
 from quire.execution.pooling import Pools
+from quire.text.params import Pooling, PoolingParams, SamplingParams
 
 # Added from left to right the one is lost; by pieces it need not be.
 STATES = torch.tensor([[1.0, 3.0], [1e17, -1e17], [-1e17, 1e17], [5.0, 7.0]])

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quire.core.protocol import StructuredOutputs
-from quire.core.protocol.sampling_params import SamplingParams
 from quire.execution.sampling.logits_processors import process_logits
 from quire.execution.sampling.rows import splitmix64, uniform
 from quire.execution.sampling.sampler import SampleRow, beam_candidates, sample, token_logprobs
 from quire.execution.sampling.sampler import draw as choose
 from quire.kernels.cpu import CPUKernels
 from quire.kernels.reference import ReferenceKernels
+from quire.text.params import StructuredOutputs
+from quire.text.params.sampling_params import SamplingParams
 from support.capture_rules import AsksTheDeviceError, capture_rules
 from support.sampling_reference import (
     EOS,

@@ -8,10 +8,10 @@ from random import Random
 from typing import NamedTuple
 
 from quire.core.kv_groups import least_blocks
-from quire.core.protocol import SamplingParams
 from quire.core.scheduling import Scheduler
 from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
+from quire.text.params import SamplingParams
 from quire_lab.calibration.steps import TimedStep
 from quire_lab.calibration.watch import WatchedEngine
 

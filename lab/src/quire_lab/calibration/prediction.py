@@ -19,7 +19,6 @@ from typing import NamedTuple, Protocol
 
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import sights_of
-from quire.core.protocol import SamplingParams
 from quire.engine.assembly import build_engine
 from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
@@ -27,6 +26,7 @@ from quire.engine.engine import Engine
 from quire.engine.input_processor import PreparedRequest
 from quire.engine.recorder import RequestRecorder, StepRecorder
 from quire.engine.traces.request import TraceRequest
+from quire.text.params import SamplingParams
 from quire_lab.calibration.calibrate import undisturbed
 from quire_lab.calibration.comparison import Comparison, compare
 from quire_lab.calibration.grid import grid, serve

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from quire.core.errors import ConfigError, ModelError
-from quire.core.protocol import SamplingParams
 from quire.engine.capacity import KnownLoss, remember_loss
 from quire.engine.llm import LLM
+from quire.text.params import SamplingParams
 from quire_lab.evaluation.distributions import next_token_logits
 from quire_lab.evaluation.divergence import Loss, Reference
 from quire_lab.evaluation.forms import REFERENCE, ModelForm

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from quire.core.protocol import SamplingParams, StructuredOutputs
+from quire.text.params import SamplingParams, StructuredOutputs
 
 _WORDS = (
     "river", "stone", "cloud", "paper", "green", "winter", "bread", "lamp", "garden", "silver",

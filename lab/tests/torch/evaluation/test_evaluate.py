@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from quire.core.errors import ConfigError, ModelError
-from quire.core.protocol import SamplingParams
 from quire.engine.capacity import known_loss
 from quire.engine.llm import LLM
 from quire.models.demo import DEMO_MODEL
+from quire.text.params import SamplingParams
 from quire.tools.cli import main
 from quire_lab.evaluation import Evaluator, Judging, ModelForm, Reference
 from quire_lab.evaluation.distributions import next_token_logits

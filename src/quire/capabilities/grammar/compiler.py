@@ -14,7 +14,7 @@ from quire.capabilities.grammar.guide import Rules, Thinking
 from quire.capabilities.grammar.source import grammar_source
 from quire.capabilities.grammar.vocabulary import GrammarTokenizer, GrammarVocabulary
 from quire.core.errors import RequestError
-from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
+from quire.text.params import Reasoning, SamplingParams, StructuredOutputs
 
 _FIELD = "structured_outputs"
 _MOST_KEPT = 128 << 20  # bytes of compiled grammars, by what they are taken to have

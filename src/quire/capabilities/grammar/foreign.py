@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLParserLimits
 from quire.capabilities.grammar.numbers import shifted
 from quire.capabilities.grammar.subschemas import edited, pointed, subschemas
 from quire.core.errors import RequestError, shown
-from quire.core.exact_json import write
+from quire.text.exact_json import write
 
 Json = Mapping[str, Any]
 

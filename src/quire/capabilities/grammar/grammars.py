@@ -15,10 +15,10 @@ from quire.capabilities.grammar.compiler import Asked, Source, asked_of, form_of
 from quire.capabilities.grammar.guide import Guide, Rules
 from quire.capabilities.grammar.service import HEADER, VocabularyFacts
 from quire.capabilities.grammar.vocabulary import GrammarTokenizer
-from quire.core import exact_json
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams
 from quire.core.scheduling import Capability, Scheduler
+from quire.text import exact_json
+from quire.text.params import SamplingParams
 
 _FIELD = "structured_outputs"
 _LONGEST_COMPILING = 10.0  # seconds

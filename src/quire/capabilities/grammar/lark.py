@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.capabilities.grammar.subschemas import longest_chain
 from quire.core.errors import RequestError, reason
-from quire.core.exact_json import read_at
+from quire.text.exact_json import read_at
 
 _MOST_RULES_DEEP = 1_000  # each of which takes llguidance's stack
 _FIELD = "structured_outputs"

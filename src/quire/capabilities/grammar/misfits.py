@@ -16,8 +16,8 @@ from jsonschema.validators import extend, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from quire.core import exact_json
 from quire.core.errors import RequestError, shown
+from quire.text import exact_json
 
 _LONGEST_REASON = 300  # characters
 

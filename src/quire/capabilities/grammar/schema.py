@@ -17,7 +17,7 @@ from quire.capabilities.grammar.foreign import Foreign, Impossible, Unfit
 from quire.capabilities.grammar.lark import either, json_text, literal
 from quire.capabilities.grammar.numbers import Bounds
 from quire.core.errors import RequestError, shown
-from quire.core.exact_json import write
+from quire.text.exact_json import write
 
 Json = Mapping[str, Any]
 

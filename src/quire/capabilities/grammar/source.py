@@ -16,10 +16,10 @@ from quire.capabilities.grammar.plain_words import in_plain_words, with_read_pat
 from quire.capabilities.grammar.schema import schema_grammar
 from quire.capabilities.grammar.subschemas import check_depth, edited
 from quire.capabilities.grammar.tags import TagGrammar
-from quire.core import exact_json
 from quire.core.errors import RequestError, reason
-from quire.core.exact_json import write
-from quire.core.protocol import StructuredOutputs
+from quire.text import exact_json
+from quire.text.exact_json import write
+from quire.text.params import StructuredOutputs
 
 _WHITESPACE = r"[ \t\n\r]{1,16}"  # where it may be: models have been seen to write nothing else
 _LONGEST_GBNF = 2**14  # characters: it is read by Python

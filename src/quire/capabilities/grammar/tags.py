@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.capabilities.grammar.lark import literal
 from quire.core.errors import RequestError, shown
-from quire.core.exact_json import write
+from quire.text.exact_json import write
 
 Json = Mapping[str, Any]
 Ends = Sequence[Any]

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from quire.capabilities.pooling.pooler import Pooler
 from quire.core.errors import ConfigError, ModelError, RequestError, shown
-from quire.core.protocol import Pooling, PoolingParams
 from quire.models.config import ModelConfig
 from quire.models.dense import Dense, read_dense
 from quire.models.files import read_json
 from quire.models.shape import ConfigFields, read_fields
 from quire.text.added_tokens import content_of, read_settings
+from quire.text.params import Pooling, PoolingParams
 from quire.text.tokenizer import Tokenizer
 
 _WIDTHS = (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quire.core.errors import RequestError
-from quire.core.protocol import Pooling, PoolingParams
-from quire.core.protocol.parameters import check_integer
+from quire.text.params import Pooling, PoolingParams
+from quire.text.params.parameters import check_integer
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from quire.capabilities.pooling.pooler import Pooler
 from quire.core.errors import RequestError
-from quire.core.protocol import PoolingParams
+from quire.text.params import PoolingParams
 
 Text = str | list[int]
 _Prompt = Text | Mapping[str, Any]

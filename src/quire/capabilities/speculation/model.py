@@ -25,6 +25,7 @@ from quire.execution.sampling.guidance import PATIENCE, wait_for
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.sampler import SampleRow, draw
 from quire.kernels.layer_memory import StateShape
+from quire.text.params import params_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class _DraftText:
     @property
     def is_plain(self) -> bool:
         """Whether its tokens are the likeliest, with nothing beside."""
-        params = self._whose.request.params
+        params = params_of(self._whose.request)
         return params.greedy and not params.edits_logits and not self.chunk.cuts
 
     def row(self) -> SampleRow:
@@ -53,7 +54,7 @@ class _DraftText:
         if self._past is not None and self._past.guide is not None:
             self._past.ask([known])
             wait_for([self._past.guide], PATIENCE)
-        return SampleRow(request, branch, known, self._past)
+        return SampleRow(request, params_of(request), branch, known, self._past)
 
     def take(self, sample: Sample | None) -> bool:
         """Go on with a draft, if there is one; whether another is to be made."""

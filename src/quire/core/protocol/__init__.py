@@ -8,9 +8,15 @@ from quire.core.protocol.decision import (
     Verdict,
 )
 from quire.core.protocol.executor import Executor, Parts, PendingStep, Roster
-from quire.core.protocol.pooling import Pooling, PoolingParams
-from quire.core.protocol.request import KEPT_SECONDS, Adapter, FinishReason, Origin, Request
-from quire.core.protocol.sampling_params import SamplingParams
+from quire.core.protocol.request import (
+    KEPT_SECONDS,
+    Adapter,
+    FinishReason,
+    Origin,
+    Params,
+    PooledPrompt,
+    Request,
+)
 from quire.core.protocol.soft_cut import SoftCut, column_biases
 from quire.core.protocol.step import (
     IN_FLIGHT,
@@ -27,7 +33,6 @@ from quire.core.protocol.step import (
     TokenLogprobs,
     confirmed,
 )
-from quire.core.protocol.structured_outputs import Reasoning, StructuredOutputs
 from quire.core.protocol.work import EVERYTHING, NOBODY, Decoders, Sight, Work, seen, work_of
 
 __all__ = [
@@ -46,25 +51,22 @@ __all__ = [
     "Opened",
     "Origin",
     "Outcome",
+    "Params",
     "Parts",
     "PendingStep",
-    "Pooling",
-    "PoolingParams",
+    "PooledPrompt",
     "PreemptionMode",
     "Progress",
     "Readout",
-    "Reasoning",
     "RecoveryCosts",
     "Request",
     "Roster",
     "Sample",
-    "SamplingParams",
     "SchedulingPolicy",
     "Sight",
     "SoftCut",
     "Step",
     "StepResult",
-    "StructuredOutputs",
     "TokenLogprobs",
     "Verdict",
     "Work",

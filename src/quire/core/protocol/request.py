@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from quire.core.memory import BlockHash, root_hash
-from quire.core.protocol.pooling import PoolingParams
-from quire.core.protocol.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -38,13 +36,88 @@ class Origin(NamedTuple):
     progress: bool = False  # its caller is told how far its prompt has been computed
 
 
+class Params(Protocol):
+    """What a request asks of its outputs, as far as it decides who runs, and when one ends.
+
+    How each token is chosen, only who samples looks at.
+    """
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def width(self) -> int:
+        """Branches that run at once."""
+        ...
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs that are returned."""
+        ...
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Of each output; None: as many as there is room for."""
+        ...
+
+    @property
+    def min_tokens(self) -> int: ...
+
+    @property
+    def stop_token_ids(self) -> Sequence[int]:
+        """That end an output beside the model's own."""
+        ...
+
+    @property
+    def ignore_eos(self) -> bool:
+        """Whether the model's own do not."""
+        ...
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """Likeliest tokens that are told beside each one of the prompt; None: the prompt is not
+        scored.
+        """
+        ...
+
+    @property
+    def structured_outputs(self) -> object | None:
+        """What the text must be like; None: like anything."""
+        ...
+
+    @property
+    def asks_beside(self) -> bool:
+        """Whether it asks for what takes a step time beside the model."""
+        ...
+
+    @property
+    def use_beam_search(self) -> bool:
+        """Whether the branches are beams, and these two their rules."""
+        ...
+
+    @property
+    def length_penalty(self) -> float: ...
+
+    @property
+    def early_stopping(self) -> bool | str: ...
+
+
+class PooledPrompt(Protocol):
+    """How a vector is made of a prompt."""
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether it takes every token's state, which no prefix cache keeps."""
+        ...
+
+
 @dataclass(frozen=True)
 class Request:
     """The facts of a request. They never change, whatever happens to it."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
-    params: SamplingParams
+    params: Params
     max_tokens: int  # params.max_tokens with the model's length applied; 0: only the prompt counts
     seed: int  # params.seed, or one drawn for this request
     arrival: float = 0.0  # seconds, on the clock that schedule() is given
@@ -52,7 +125,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # params.bad_words as tokens
     rules: object = None  # what params ask of the text, compiled: only who samples looks into it
-    pooling: PoolingParams | None = None  # a vector is wanted, and no tokens
+    pooling: PooledPrompt | None = None  # a vector is wanted, and no tokens
     second_from: int | None = None  # where the second text of a pair begins; None: there is but one
     prediction: tuple[int, ...] = ()  # what its output is expected to be like, mostly
     priority: int = 0  # under the priority and fair policies: the lower, the sooner

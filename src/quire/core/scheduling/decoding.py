@@ -7,8 +7,7 @@ from collections.abc import Sequence as Seq
 from itertools import count
 
 from quire.core.memory import BlockMove, KVAllocator
-from quire.core.protocol.request import Adapter, FinishReason, Request
-from quire.core.protocol.sampling_params import SamplingParams
+from quire.core.protocol.request import FinishReason, Request
 from quire.core.protocol.step import Forked, Opened, Progress, Sample, Step, StepResult
 from quire.core.scheduling.adapters import AdapterSlots
 from quire.core.scheduling.beam_search import BeamSearch, Extension
@@ -67,13 +66,8 @@ class LiveGroups:
         self._branches[seq_id] = (group, trunk)
         return group
 
-    def resting_group(
-        self, session_id: str, cache_salt: str, adapter: Adapter | None
-    ) -> SequenceGroup:
+    def resting_group(self, request: Request) -> SequenceGroup:
         """Who holds the blocks of a new session between turns. It is not one of the live."""
-        request = Request(
-            session_id, (), SamplingParams(), 0, 0, cache_salt=cache_salt, adapter=adapter
-        )
         sequence = Sequence(next(self._seq_ids), 0, (), request.root_hash)
         return SequenceGroup(request, sequence, None, (0.0, 0))
 

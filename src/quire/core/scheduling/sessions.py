@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from quire.core.errors import RequestError
 from quire.core.memory import KVAllocator
-from quire.core.protocol.request import Adapter, Request
+from quire.core.protocol.request import Request
 from quire.core.scheduling.decoding import LiveGroups
 from quire.core.scheduling.sequence import SequenceGroup
 from quire.core.scheduling.session import Session
@@ -34,16 +34,16 @@ class Sessions:
         return [session.resting for session in self._sessions.values()]
 
     def open(
-        self,
-        session_id: str,
-        cache_salt: str,
-        adapter: Adapter | None,
-        make: Callable[[str, SequenceGroup, KVAllocator], _Session],
+        self, request: Request, make: Callable[[str, SequenceGroup, KVAllocator], _Session]
     ) -> _Session:
-        """A new one, which ``make`` makes; RequestError if one of that id is open."""
+        """A new one, which ``make`` makes; RequestError if one of that id is open.
+
+        request: of no tokens, with the session's id and what holds for all of its turns.
+        """
+        session_id = request.request_id
         if session_id in self._sessions:
             raise RequestError(f"session {session_id} is already open", "session_id")
-        resting = self._live.resting_group(session_id, cache_salt, adapter)
+        resting = self._live.resting_group(request)
         session = make(session_id, resting, self._allocator)
         self._sessions[session_id] = session
         return session

@@ -12,7 +12,7 @@ from quire.capabilities.pooling.files import bytes_of, read_pooler
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.errors import ConfigError, ModelError
 from quire.core.limits import EngineLimits
-from quire.core.protocol import Pooling, RecoveryCosts
+from quire.core.protocol import RecoveryCosts
 from quire.engine.assembly.loading import dtype_name
 from quire.engine.assembly.main_memory import bytes_for_waiting
 from quire.engine.assembly.recording import record
@@ -29,6 +29,7 @@ from quire.models.encoder import EncoderModel
 from quire.models.files import read_object
 from quire.models.loader import load_encoder
 from quire.models.shape import CacheShape, ConfigFields
+from quire.text.params import Pooling
 from quire.text.tokenizer import Tokenizer, tells_types
 
 _NOT_FOR_ENCODERS = (

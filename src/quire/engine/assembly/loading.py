@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from quire.core.errors import ConfigError, ModelError, QuireError, RequestError
-from quire.core.protocol import SamplingParams
 from quire.engine.assembly.centring import describe_rounding
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import is_memory
@@ -28,6 +27,7 @@ from quire.models.demo import DEMO_MODEL
 from quire.models.loader import load_model, resolve_model
 from quire.models.shape import SAMPLING_DEFAULTS, CacheShape
 from quire.models.streaming import Streaming
+from quire.text.params import SamplingParams
 
 
 def locate(config: EngineConfig) -> Path:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from quire.core.protocol import Decision, Request, Step, Verdict
 from quire.engine.events import RequestState, Watcher
 from quire.engine.tracing.collector import Collector, resource
+from quire.text.params import params_of
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class _Story:
 
     def attributes(self, model: str, state: RequestState) -> dict[str, _Value]:
         """Its attributes by GenAI's conventions, by their old names, and by vLLM's."""
-        request, params, metrics = state.request, state.request.params, state.metrics
+        request, params, metrics = state.request, params_of(state.request), state.metrics
         inputs, outputs = metrics.num_prompt_tokens, metrics.num_output_tokens
         given: dict[str, _Value | None] = {
             "gen_ai.operation.name": state.operation,

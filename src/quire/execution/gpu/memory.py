@@ -18,8 +18,9 @@ from torch import Tensor
 
 from quire.core.errors import ConfigError, ModelError
 from quire.core.memory import BlockTable
-from quire.core.protocol import Chunk, Opened, Readout, Request, SamplingParams, Step
+from quire.core.protocol import Chunk, Opened, Readout, Request, Step
 from quire.execution.free_memory import free_memory
+from quire.text.params import SamplingParams
 
 _PORTABLE = 1  # cudaHostRegisterPortable
 # Nearly all of the vocabulary is kept, so the sampler has to sort it.

@@ -19,6 +19,7 @@ from quire.execution.sampling.past import Past
 from quire.execution.sampling.prompt_logprobs import prompt_logprobs
 from quire.execution.sampling.rows import to_device
 from quire.execution.sampling.sampler import Draws, SampleRow, beam_candidates, draw
+from quire.text.params import SamplingParams
 
 _FORCED = 0.003  # seconds that are given to finding out what must come next
 _NOT_NUMBERS = "the model's logits are not numbers (NaN)"
@@ -30,6 +31,7 @@ class _Asking(NamedTuple):
     chunk: Chunk
     readout: Readout
     whose: Opened
+    params: SamplingParams  # of its request
     past: Past | None  # None: its params do not look at it
     num_output_tokens: int  # that are known where the first of its rows is read
     num_draws: int
@@ -62,6 +64,7 @@ class Choosing:
         for chunk, whose in zip(chunks, known, strict=True):
             request, readout = whose.request, chunk.readout
             params = request.params
+            assert isinstance(params, SamplingParams)  # without a call, for every token
             if params.prompt_logprobs is not None or request.pooling is not None:
                 self._reads_prompts = waits = True
             if readout is None or not readout.rows:
@@ -78,7 +81,7 @@ class Choosing:
                 self._has_pasts = True
                 waits = waits or chunk.token_ids[0] == IN_FLIGHT
             draws = 0 if candidates else rows - 1 + draws
-            self._asking.append(_Asking(chunk, readout, whose, past, length, draws))
+            self._asking.append(_Asking(chunk, readout, whose, params, past, length, draws))
         self._waits = waits
         self._chunks, self._known = chunks, known
         self._worker, self._pools = worker, pools
@@ -287,7 +290,7 @@ class Choosing:
             count, draws, candidates, _ = asking.readout
             if asking.num_draws == 1:  # as nearly all ask, so without a call
                 (_, request, branch, _), length = asking.whose, asking.num_output_tokens
-                rows.append(SampleRow(request, branch, length, asking.past))
+                rows.append(SampleRow(request, asking.params, branch, length, asking.past))
                 sources.append(first)
             elif not candidates:
                 rows += _sample_rows(asking)
@@ -332,7 +335,7 @@ def _why_nothing(asking: _Asking) -> str:
     """Why no token could be chosen."""
     guide = None if asking.past is None else asking.past.guide
     failure = None if guide is None else guide.failure
-    if failure is None and asking.whose.request.params.guided:
+    if failure is None and asking.params.guided:
         return "the fields of this request, or the model's logits, leave no token to choose"
     return failure or _NOT_NUMBERS
 
@@ -352,11 +355,12 @@ def _ends(whose: Opened, token: int) -> bool:
 
 
 def _sample_rows(asking: _Asking) -> Iterator[SampleRow]:
-    (_, request, branch, _), past, known = asking.whose, asking.past, asking.num_output_tokens
+    (_, request, branch, _), params, past = asking.whose, asking.params, asking.past
+    known = asking.num_output_tokens
     rows, draws, _, _ = asking.readout
     if draws > 1:
         for fork in range(draws):
-            yield SampleRow(request, fork, known, past)
+            yield SampleRow(request, params, fork, known, past)
     else:
         for row in range(rows):
-            yield SampleRow(request, branch, known + row, past)
+            yield SampleRow(request, params, branch, known + row, past)

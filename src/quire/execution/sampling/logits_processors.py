@@ -100,7 +100,7 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow], masked: Allow = al
     Bad words and min_tokens yield where they would forbid every token. Does not wait for the
     logits.
     """
-    if not any(row.request.params.edits_logits for row in rows):
+    if not any(row.params.edits_logits for row in rows):
         return logits
     edits, masks = _gather(rows), guided(rows)
     if not any(edits) and not masks:
@@ -133,7 +133,7 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow], masked: Allow = al
 
 def num_edits(row: SampleRow) -> int:
     """What a row has of all that is edited, about."""
-    params, past = row.request.params, row.past
+    params, past = row.params, row.past
     edits = 1 + len(params.logit_bias or ()) + len(params.allowed_token_ids or ())
     if past is not None and params.repetition_penalty != 1.0:
         edits += len(past.prompt)
@@ -158,7 +158,7 @@ def _ban(edited: Tensor, bans: _Edits) -> None:
 def _gather(rows: Sequence[SampleRow]) -> _BatchEdits:
     edits = _BatchEdits(*(_Edits() for _ in _BatchEdits._fields))
     for i, row in enumerate(rows):
-        params = row.request.params
+        params = row.params
         if not params.edits_some_logits:
             continue
         if params.allowed_token_ids is not None:
@@ -188,8 +188,8 @@ def _forbidden(row: SampleRow) -> set[int]:
     """Tokens that would complete a bad word, or end the text too early."""
     request = row.request
     forbidden: set[int] = set()
-    if row.num_output_tokens < request.params.min_tokens:
-        forbidden.update(request.eos_token_ids, request.params.stop_token_ids)
+    if row.num_output_tokens < row.params.min_tokens:
+        forbidden.update(request.eos_token_ids, row.params.stop_token_ids)
     if request.bad_word_ids and row.past is not None:
         words, length = request.bad_words_after, row.num_output_tokens
         forbidden.update(word[-1] for word in words.get(None, ()))

@@ -8,6 +8,7 @@ from typing import cast
 
 from quire.core.protocol import Step
 from quire.execution.sampling.guidance import OutputGuide, OutputRules
+from quire.text.params import params_of
 
 
 class TokenCounts:
@@ -155,7 +156,7 @@ class Pasts:
         known = self.known
         for opened in step.opened:
             known.pop(opened.seq_id, None)
-            if opened.request.params.needs_history:
+            if params_of(opened.request).needs_history:
                 request = opened.request
                 rules = cast("OutputRules | None", request.rules)
                 past = known[opened.seq_id] = Past(request.prompt_token_ids, rules)

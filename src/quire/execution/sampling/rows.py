@@ -13,6 +13,7 @@ from torch import Tensor
 
 from quire.core.protocol import Request
 from quire.execution.sampling.past import Past
+from quire.text.params import SamplingParams
 
 FLOAT32 = torch.finfo(torch.float32)
 Mask = NDArray[np.uint32]
@@ -22,6 +23,7 @@ class SampleRow(NamedTuple):
     """One token to choose."""
 
     request: Request
+    params: SamplingParams  # the request's
     branch: int  # its place among the request's outputs
     num_output_tokens: int  # output tokens before this one
     past: Past | None  # which has those tokens; None: the params do not look at them
@@ -50,8 +52,7 @@ class Filters(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> Filters:
         table: list[tuple[float, ...]] = []
-        for request, branch, position, _ in rows:
-            params = request.params
+        for request, params, branch, position, _ in rows:
             table.append(
                 (
                     min(max(params.temperature, FLOAT32.tiny), FLOAT32.max),

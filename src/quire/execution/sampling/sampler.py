@@ -85,7 +85,7 @@ class Draws:
         self._drawn = Readback(tokens, raw_peaks, peaks)
         self._wanted, counts = list[int](), list[int]()
         for i, row in enumerate(rows if with_logprobs else ()):
-            num_top = row.request.params.sample_logprobs
+            num_top = row.params.sample_logprobs
             if num_top is not None:
                 self._wanted.append(i)
                 counts.append(num_top)
@@ -94,7 +94,7 @@ class Draws:
             began = time.thread_time()
             chosen, reported = _take(tokens, self._wanted), _take(logits, self._wanted)
             asking = [rows[i] for i in self._wanted]
-            if late := [i for i, row in enumerate(asking) if row.request.params.logprobs_of_draw]:
+            if late := [i for i, row in enumerate(asking) if row.params.logprobs_of_draw]:
                 reported = reported.clone()
                 for start in range(0, len(late), _LOGPROB_ROWS):
                     part = late[start : start + _LOGPROB_ROWS]
@@ -196,8 +196,8 @@ def _choose_of_few(
     """What is chosen of rows that masks alone narrow, as far as those leave few."""
     heat, aims = list[float](), list[float]()
     for i in masks:
-        request, branch, position, _ = rows[i]
-        temperature = request.params.temperature
+        request, params, branch, position, _ = rows[i]
+        temperature = params.temperature
         heat.append(min(temperature, FLOAT32.max))
         aims.append(uniform(request.seed, branch, position) if temperature else 0.0)
     return kernels.choose_of_few(logits, stacked(masks), [*masks], heat, aims)
@@ -205,7 +205,7 @@ def _choose_of_few(
 
 def _is_only_guided(row: SampleRow) -> bool:
     """Whether nothing but a mask narrows its choice."""
-    params = row.request.params
+    params = row.params
     filtered = params.temperature and (params.top_k > 0 or params.top_p < 1 or params.min_p > 0)
     return not params.edits_some_logits and not filtered
 
@@ -220,7 +220,7 @@ def _choose_of_all(
     """See ``_choose``; numbers: of the rows."""
     edits, told = list[int](), False
     for i, row in enumerate(rows):
-        params = row.request.params
+        params = row.params
         if params.edits_logits:
             edits.append(i)
             told = told or params.edits_some_logits
@@ -252,7 +252,7 @@ def _pick(
     """The place of one of each row's logits, and the largest of them [R, 1]."""
     tokens = kernels.argmax(logits)
     peaks = logits.gather(1, tokens[:, None])  # argmax takes NaN for the largest
-    drawn = [i for i, row in enumerate(rows) if row.request.params.temperature]
+    drawn = [i for i, row in enumerate(rows) if row.params.temperature]
     if not drawn:
         return tokens, peaks, None
     if len(drawn) == len(rows):
@@ -382,7 +382,7 @@ def _draw(
     gaps = (peaks - logits).div_(filters.temperature.float())
     whole, truncated, has_min_p, all_top_k = list[int](), list[int](), False, True
     for i, row in enumerate(rows):
-        params = row.request.params
+        params = row.params
         has_min_p = has_min_p or params.min_p > 0
         has_top_k = 0 < params.top_k < vocab_size
         if has_top_k or params.top_p < 1:
@@ -458,7 +458,7 @@ def _left(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     """
     vocab_size, device = logits.shape[1], logits.device
     edited, filters = process_logits(logits, rows), Filters.of(rows, vocab_size, device)
-    greedy = torch.tensor([[row.request.params.temperature == 0] for row in rows])
+    greedy = torch.tensor([[row.params.temperature == 0] for row in rows])
     top_k = filters.top_k.masked_fill(to_device(greedy, device), 1)
     gaps = (edited.amax(-1, keepdim=True) - edited).div_(filters.temperature.float())
     gaps.masked_fill_(gaps > filters.max_gap.float(), torch.inf)

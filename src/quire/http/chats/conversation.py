@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from quire.core.errors import RequestError, shown
-from quire.core.protocol import Origin, SamplingParams
+from quire.core.protocol import Origin
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.body_fields import in_callers_words
 from quire.http.chats.kept_prompts import Mark, found_in
@@ -41,6 +41,7 @@ from quire.text.dialect import (
     mended,
 )
 from quire.text.encoder import PromptForm
+from quire.text.params import SamplingParams
 
 _TEMPLATE_OWN = {
     *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),

@@ -15,12 +15,10 @@ from functools import cached_property
 from typing import Any, Literal
 
 from quire.capabilities.grammar.plain_words import outlined, widened
-from quire.core import exact_json
 from quire.core.errors import RequestError, shown
-from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
-from quire.core.protocol.structured_outputs import LONGEST_GRAMMAR
 from quire.http.config.server import ServerConfig
 from quire.http.widened import Widened
+from quire.text import exact_json
 from quire.text.begun import Begun
 from quire.text.dialect import (
     DIALECTS,
@@ -39,6 +37,8 @@ from quire.text.dialect import (
     literal,
     marks_of,
 )
+from quire.text.params import Reasoning, SamplingParams, StructuredOutputs
+from quire.text.params.structured_outputs import LONGEST_GRAMMAR
 from quire.text.tokenizer import Tokenizer
 
 MOST_TOOLS = 512

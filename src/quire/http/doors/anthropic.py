@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 from pydantic import BeforeValidator, Field, model_validator
 
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
 from quire.http.body_fields import (
@@ -42,6 +41,7 @@ from quire.http.openai.requests import JsonObject
 from quire.http.openapi import body_route, gives
 from quire.http.service import Service
 from quire.text.chat_template import Message
+from quire.text.params import SamplingParams, StructuredOutputs
 
 _MOST_MESSAGES, _MOST_BLOCKS = 4096, 1024
 

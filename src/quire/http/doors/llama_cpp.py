@@ -16,7 +16,6 @@ from msgspec import UNSET, UnsetType, field
 from pydantic import Field, ValidationInfo, model_validator
 
 from quire.core.errors import RequestError, shown
-from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.input_processor import as_dict
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.answers.logprobs import TokenLogprob, TopLogprob, chat_logprobs
@@ -40,6 +39,7 @@ from quire.http.openai.requests import JsonObject, TextPart
 from quire.http.openapi import body_route, gives
 from quire.http.service import Service
 from quire.text.encoder import PromptForm
+from quire.text.params import SamplingParams, StructuredOutputs
 
 _MOST_FILES, _MOST_PARTS = 1024, 1024
 _MOST_BIASED_TEXTS = 256  # of one request

@@ -16,7 +16,6 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field, model_validator
 
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.engine.input_processor import as_dict
 from quire.engine.outputs import CompletionOutput, Delta
 from quire.http.answers.logprobs import TokenLogprob, chat_logprobs
@@ -55,6 +54,7 @@ from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service
 from quire.text.chat_template import Message
 from quire.text.encoder import PromptForm
+from quire.text.params import SamplingParams, StructuredOutputs
 
 _MOST_MESSAGES, _MOST_CALLS = 4096, 256
 _LEAST_CONTEXT = 4  # tokens, as Ollama has it

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from quire.core.errors import ContextLengthError
-from quire.core.protocol import SamplingParams
 from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
 from quire.http.service import Service
 from quire.text.chat_template import Message
 from quire.text.encoder import PromptForm
+from quire.text.params import SamplingParams
 
 _SEAM = 8  # tokens more that a text may have in another than by itself
 

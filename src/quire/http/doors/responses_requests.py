@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, TypeAdapter, model_validator
 
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.answers.rendering import Json
 from quire.http.body_fields import Hosted, JsonSchema, Listed, Name, Strict, at_most, given_of
 from quire.http.chats.conversation import ConversationTurn, called
@@ -24,6 +23,7 @@ from quire.http.doors.responses_tools import (
 )
 from quire.http.openai.requests import JsonObject
 from quire.text.chat_template import Message
+from quire.text.params import SamplingParams, StructuredOutputs
 
 MOST_ITEMS = 4096
 _MOST_PARTS = 1024

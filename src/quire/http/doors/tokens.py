@@ -11,7 +11,6 @@ from msgspec import UNSET, UnsetType
 from pydantic import model_validator
 
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams
 from quire.http.answers.rendering import Answer, json_response, respond
 from quire.http.body_fields import Ids, Listed, Strict, at_most, no_deeper
 from quire.http.chats.conversation import ConversationTurn, begin
@@ -19,6 +18,7 @@ from quire.http.openai.requests import ChatMessage, Tools
 from quire.http.openapi import body_route, gives
 from quire.http.service import Service
 from quire.text.encoder import PromptForm
+from quire.text.params import SamplingParams
 
 _PROMPTS = ("prompt", "messages", "content")
 _MANY = 1024  # tokens whose texts are not made at once

@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from quire.core.protocol import SamplingParams
 from quire.engine.input_processor import Prompt
 from quire.engine.outputs import Delta, RequestOutput
 from quire.http.answers.rendering import Answer
@@ -30,6 +29,7 @@ from quire.text.dialect import (
     Event,
     ReasoningPiece,
 )
+from quire.text.params import SamplingParams
 
 
 async def outputs(progress: Progress, names: Mapping[str, str]) -> list[RequestOutput]:

@@ -16,8 +16,6 @@ from pydantic import Field, model_validator
 
 from quire.capabilities.pooling.scoring import Scoring
 from quire.core.errors import RequestError
-from quire.core.protocol import PoolingParams
-from quire.core.protocol.parameters import MAX_INTEGER
 from quire.engine.input_processor import Prompt, as_dict
 from quire.engine.outputs import RequestOutput
 from quire.http.answers.rendering import Answer, Json, Many, json_response, respond
@@ -42,6 +40,8 @@ from quire.http.openai.requests import CommonFields
 from quire.http.openapi import body_route, gives
 from quire.http.service import Caller, ModelChoice, Service
 from quire.text.encoder import PromptForm
+from quire.text.params import PoolingParams
+from quire.text.params.parameters import MAX_INTEGER
 
 
 class PromptUsage(Answer):

@@ -28,13 +28,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
-from quire.core import exact_json
 from quire.core.errors import RequestError, cut, reason
 from quire.engine.input_processor import InputProcessor
 from quire.http.body_fields import Strict
 from quire.http.config.server import ServerConfig
 from quire.http.errors import first_complaint
 from quire.http.unknown_fields import Passed
+from quire.text import exact_json
 
 MOST_CONTAINERS = 2**13  # lists and objects: 2,048 prompts, or as many messages with their parts
 MOST_MEMBERS = 2**14  # fields of all objects

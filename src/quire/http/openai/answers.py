@@ -17,7 +17,6 @@ from fastapi.responses import Response
 from msgspec import UNSET, Meta, UnsetType
 
 from quire.core.metrics import RequestMetrics
-from quire.core.protocol import SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta, PromptProgress, RequestOutput
 from quire.http.answers.logprobs import ChatLogprobs, CompletionLogprobs, prompt_logprobs
 from quire.http.answers.rendering import Answer, Json, Many, encode, json_response
@@ -26,6 +25,7 @@ from quire.http.guards.envelope import new_id
 from quire.http.handover import handed_over
 from quire.http.openai.requests import GenerationRequest
 from quire.http.service import Caller, Progress, Service
+from quire.text.params import SamplingParams
 
 _REASONS = ["stop", "length", "abort", "error", "tool_calls"]
 FinishReason = Annotated[str, Meta(extra_json_schema={"enum": _REASONS})]

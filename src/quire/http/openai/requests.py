@@ -13,8 +13,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from quire.core.errors import RequestError
-from quire.core.protocol import Origin, SamplingParams
-from quire.core.protocol.parameters import MAX_INTEGER, description
+from quire.core.protocol import Origin
 from quire.engine.input_processor import MAX_PRIORITY
 from quire.http.body_fields import (
     Ids,
@@ -40,6 +39,8 @@ from quire.http.chats.speech import MOST_TOOLS, Tool, ToolChoice
 from quire.http.service import Caller, ModelChoice
 from quire.text.chat_template import Message
 from quire.text.encoder import PromptForm
+from quire.text.params import SamplingParams
+from quire.text.params.parameters import MAX_INTEGER, description
 
 _MOST_PARTS = 1024  # of one message, or of a prediction
 _MOST_CALLS = 256  # of one message

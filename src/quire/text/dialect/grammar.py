@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from quire.core import exact_json
 from quire.core.errors import RequestError, shown
+from quire.text import exact_json
 
 Schema = Mapping[str, Any]
 Spell = Callable[[str], str]

@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
-from quire.core.protocol.sampling_params import SamplingParams
+from quire.text.params.sampling_params import SamplingParams
 from quire.tools.commands.command import Command
 from quire.tools.commands.flags import (
     add_engine_flags,

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError, ModelNotFoundError
-from quire.core.protocol.parameters import description
-from quire.core.protocol.sampling_params import SamplingParams
 from quire.engine.config import EngineConfig
 from quire.http.config.server import ServerConfig
 from quire.models.hub import split_file
+from quire.text.params.parameters import description
+from quire.text.params.sampling_params import SamplingParams
 from quire.tools.commands.others import explained
 from quire.tools.commands.parser import Parser
 

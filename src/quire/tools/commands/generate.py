@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from quire.core.errors import ConfigError
-from quire.core.protocol.sampling_params import SamplingParams
+from quire.text.params.sampling_params import SamplingParams
 from quire.tools.commands.command import Command
 from quire.tools.commands.flags import (
     add_engine_flags,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quire.core.errors import QuireError
-from quire.core.protocol import SamplingParams
+from quire.text.params import SamplingParams
 from quire.tools.terminal.conversation import ChatHistory
 from quire.tools.terminal.screen import Screen
 

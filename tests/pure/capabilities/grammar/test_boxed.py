@@ -19,8 +19,8 @@ from quire.capabilities.grammar import BoxedRules, Grammars, Guide, boxed
 from quire.capabilities.grammar.boxed import ROWS, BoxedGuide, Follower
 from quire.capabilities.grammar.service import HEADER, SLOW, GrammarService, VocabularyFacts
 from quire.core.errors import RequestError
-from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
 from quire.execution.sampling.guidance import begin_finding, wait_for
+from quire.text.params import Reasoning, SamplingParams, StructuredOutputs
 from support.boxed import stop
 from support.grammars import END, Words, backend, compiler, tokens_of
 

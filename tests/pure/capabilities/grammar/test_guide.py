@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quire.capabilities.grammar import GrammarCompiler, Guide, Rules
 from quire.core.errors import RequestError
-from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
+from quire.text.params import Reasoning, SamplingParams, StructuredOutputs
 from support.grammars import Words, backend, compiler
 
 EOS = 0

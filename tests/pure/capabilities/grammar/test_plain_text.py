@@ -13,7 +13,7 @@ from tokenizers import AddedToken, normalizers
 
 from quire.capabilities.grammar import GrammarCompiler, Guide, Rules
 from quire.core.errors import RequestError
-from quire.core.protocol import Reasoning, SamplingParams, StructuredOutputs
+from quire.text.params import Reasoning, SamplingParams, StructuredOutputs
 from support.grammars import END, Words, allowed, backend, compiled, compiler, demo
 
 MARKS = ["<|endoftext|>", "<|user|>", "<|end|>"]

@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 import quire
 from quire.capabilities.grammar.source import grammar_source
 from quire.core.errors import RequestError
-from quire.core.protocol import StructuredOutputs
+from quire.text.params import StructuredOutputs
 
 _FILE = Path(quire.__file__).parent / "models/demo" / "tokenizer.json"
 AGE = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}

@@ -9,8 +9,9 @@ import pytest
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.config import SpeculativeConfig
 from quire.core.memory import root_hash
-from quire.core.protocol import TO_DRAFT, Request, SamplingParams
+from quire.core.protocol import TO_DRAFT, Request
 from quire.core.scheduling.sequence import Sequence
+from quire.text.params import SamplingParams
 
 
 @pytest.mark.parametrize(

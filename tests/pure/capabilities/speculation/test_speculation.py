@@ -16,18 +16,10 @@ from quire.capabilities.speculation.costs import StepCosts
 from quire.capabilities.speculation.plan import Choice, choose, plan
 from quire.capabilities.speculation.proposal import DraftModelDrafter
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import (
-    TO_DRAFT,
-    Outcome,
-    Request,
-    Sample,
-    SamplingParams,
-    StepResult,
-    Verdict,
-    confirmed,
-)
+from quire.core.protocol import TO_DRAFT, Outcome, Request, Sample, StepResult, Verdict, confirmed
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.core.scheduling.sequence import Sequence as Text
+from quire.text.params import SamplingParams
 from support.outcomes import take_in
 
 RIGHT, WRONG = 7, 8

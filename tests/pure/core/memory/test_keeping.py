@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.memory import Demand, PagedAllocator, hash_blocks
-from quire.core.protocol import Request, SamplingParams, SchedulingPolicy
+from quire.core.protocol import Request, SchedulingPolicy
 from quire.core.scheduling import Scheduler
+from quire.text.params import SamplingParams
 from support.fake_model import FakeExecutor
 from support.outcomes import take_in
 from support.schedulers import make_scheduler

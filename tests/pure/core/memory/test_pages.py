@@ -34,11 +34,11 @@ from quire.core.protocol import (
     PreemptionMode,
     Request,
     Sample,
-    SamplingParams,
     StepResult,
     Verdict,
 )
 from quire.core.scheduling.admission import fitted
+from quire.text.params import SamplingParams
 from support.invariants import check_pages, paged, pages_held
 from support.schedulers import make_scheduler
 from support.tables import visible

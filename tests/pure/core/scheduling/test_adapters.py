@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Adapter, Request, SamplingParams, SchedulingPolicy, Step, Verdict
+from quire.core.protocol import Adapter, Request, SchedulingPolicy, Step, Verdict
+from quire.text.params import SamplingParams
 from support.fake_model import FakeExecutor
 from support.outcomes import take_in
 from support.schedulers import make_scheduler

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quire.core.protocol.request import FinishReason, Request
-from quire.core.protocol.sampling_params import SamplingParams
 from quire.core.scheduling.beam_search import BeamSearch, Extension
+from quire.text.params.sampling_params import SamplingParams
 
 EOS = 0
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Request, SamplingParams, SchedulingPolicy, Step, Verdict
+from quire.core.protocol import Request, SchedulingPolicy, Step, Verdict
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sharing import BESIDE_SECONDS
+from quire.text.params import SamplingParams
 from support.outcomes import answer, take_in
 from support.schedulers import make_scheduler
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.protocol.request import Request
-from quire.core.protocol.sampling_params import SamplingParams
 from quire.core.scheduling.beam_search import BeamSearch
 from quire.core.scheduling.chunking import tokens_to_compute
 from quire.core.scheduling.preemption import plan_regrowth, shared_length
 from quire.core.scheduling.sequence import Sequence, SequenceGroup, Status
+from quire.text.params.sampling_params import SamplingParams
 
 PROMPT = [1, 2, 3]
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Request, SamplingParams, SchedulingPolicy, Step
+from quire.core.protocol import Request, SchedulingPolicy, Step
 from quire.core.scheduling import SequenceGroup
+from quire.text.params import SamplingParams
 from support.invariants import check_allocator
 from support.outcomes import answer, take_in
 from support.schedulers import make_scheduler

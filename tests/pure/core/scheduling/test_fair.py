@@ -10,17 +10,10 @@ from dataclasses import replace
 import pytest
 
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import (
-    Chunk,
-    Outcome,
-    Request,
-    SamplingParams,
-    SchedulingPolicy,
-    Step,
-    Verdict,
-)
+from quire.core.protocol import Chunk, Outcome, Request, SchedulingPolicy, Step, Verdict
 from quire.core.scheduling import fair
 from quire.core.scheduling.fair import PRIORITY_TOKENS, FairQueue
+from quire.text.params import SamplingParams
 from support.outcomes import answer, take_in
 from support.schedulers import make_scheduler
 

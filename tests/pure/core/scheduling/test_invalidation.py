@@ -14,9 +14,10 @@ from quire.core.memory import (
     Window,
     hash_blocks,
 )
-from quire.core.protocol import Chunk, Readout, Request, SamplingParams, Step, StepResult
+from quire.core.protocol import Chunk, Readout, Request, Step, StepResult
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.core.scheduling.invalidation import PhysicalBlock, lost_blocks
+from quire.text.params import SamplingParams
 from support.outcomes import take_in
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import Decision, Request, SamplingParams, SchedulingPolicy, Step, Verdict
+from quire.core.protocol import Decision, Request, SchedulingPolicy, Step, Verdict
 from quire.core.scheduling import Scheduler, Session
+from quire.text.params import SamplingParams
 from support.outcomes import answer, take_in
 from support.schedulers import make_scheduler
 
@@ -86,7 +87,7 @@ def test_a_step_may_be_empty_but_for_those_it_ends() -> None:
 
 def test_a_turn_that_waited_too_long_leaves_its_session_usable() -> None:
     scheduler = make()
-    session = scheduler.sessions.open("s", "", None, Session)
+    session = scheduler.sessions.open(replace(request("s"), prompt_token_ids=()), Session)
     session.append([1, 2, 3, 4, 5])
     scheduler.add(replace(request("t0", max_tokens=2), prompt_token_ids=(1, 2, 3, 4, 5)), session)
     for _ in range(2):

@@ -15,11 +15,11 @@ from quire.core.protocol import (
     PreemptionMode,
     RecoveryCosts,
     Request,
-    SamplingParams,
     SchedulingPolicy,
     Verdict,
 )
 from quire.core.scheduling.request_queue import PRIORITY_SECONDS
+from quire.text.params import SamplingParams
 from support.fake_model import FakeExecutor
 from support.outcomes import take_in
 from support.schedulers import make_scheduler

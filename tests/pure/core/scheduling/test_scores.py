@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from quire.core.memory import BlockMove, MoveKind, PagedAllocator
-from quire.core.protocol import Chunk, Outcome, Request, SamplingParams, Step, TokenLogprobs
+from quire.core.protocol import Chunk, Outcome, Request, Step, TokenLogprobs
 from quire.core.scheduling import BatchLimits, Scheduler, SequenceGroup
 from quire.core.scheduling.scores import PromptScores, ScoredBlocks
+from quire.text.params import SamplingParams
 from support.fake_model import FULL, FakeExecutor, expected_scores
 from support.outcomes import take_in
 

@@ -7,16 +7,9 @@ from collections.abc import Collection
 import pytest
 
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import (
-    Outcome,
-    Request,
-    SamplingParams,
-    SchedulingPolicy,
-    Step,
-    StepResult,
-    Verdict,
-)
+from quire.core.protocol import Outcome, Request, SchedulingPolicy, Step, StepResult, Verdict
 from quire.core.scheduling import Scheduler
+from quire.text.params import SamplingParams
 from support.outcomes import answer, take_in
 from support.schedulers import make_scheduler
 

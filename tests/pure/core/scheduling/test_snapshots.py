@@ -11,8 +11,9 @@ from quire.core.memory import (
     SnapshotStops,
     StateAllocator,
 )
-from quire.core.protocol import Outcome, Request, Sample, SamplingParams, Step, StepResult
+from quire.core.protocol import Outcome, Request, Sample, Step, StepResult
 from quire.core.scheduling import BatchLimits, Caching, Scheduler
+from quire.text.params import SamplingParams
 
 SIZE = 4
 

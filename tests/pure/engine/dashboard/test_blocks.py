@@ -11,8 +11,9 @@ from lives.life import Run
 from lives.script import draw
 
 from quire.core.memory import PageShare
-from quire.core.protocol import RecoveryCosts, Request, SamplingParams
+from quire.core.protocol import RecoveryCosts, Request
 from quire.engine.dashboard import BlockState, BlockTracker, pool_figures
+from quire.text.params import SamplingParams
 from quire_lab.contiguous.allocator import Reservation
 from support.contiguous_lives import life_in_regions, regions
 from support.limits import make_limits

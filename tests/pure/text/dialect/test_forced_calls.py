@@ -17,7 +17,6 @@ import quire
 from quire.capabilities.box import BoxBroken
 from quire.capabilities.grammar import GrammarCompiler
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams
 from quire.engine.outputs import CompletionOutput, Delta
 from quire.http.chats.conversation import ConversationTurn, Listener
 from quire.http.chats.speech import Speech, Tool, ToolChoice, can_be_called, guided
@@ -26,6 +25,7 @@ from quire.http.widened import Widened, checked
 from quire.text.begun import Begun
 from quire.text.chat_template import ChatTemplate
 from quire.text.dialect import DIALECTS, CallBegun, CallCut, ContentPiece, ParserState, Reply
+from quire.text.params import SamplingParams
 from quire.text.tokenizer import JsonTokenizer
 from support.hostile_schemas import HOSTILE
 

@@ -8,10 +8,10 @@ import re
 import jsonschema
 import pytest
 
-from quire.core.protocol import SamplingParams, StructuredOutputs
 from quire.http.chats.speech import AUTO, Tool, ToolChoice
 from quire.text.dialect import Call
 from quire.text.dialect.harmony import MARKS
+from quire.text.params import SamplingParams, StructuredOutputs
 from support.obedient import Obedient
 from support.tool_schemas import SCHEMAS
 

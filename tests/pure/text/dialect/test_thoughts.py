@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from references.packages import Unreachable, published_templates
 
-from quire.core.protocol import SamplingParams
 from quire.http.chats.conversation import for_template
 from quire.http.doors import anthropic, responses_requests
 from quire.http.doors.anthropic import MessagesRequest
@@ -19,6 +18,7 @@ from quire.http.doors.ollama import OllamaMessage
 from quire.http.openai.requests import ChatMessage
 from quire.text.chat_template import ChatTemplate, Message
 from quire.text.dialect import Dialect
+from quire.text.params import SamplingParams
 from support.dialects_in_templates import dialect_in, marks_in
 
 ARGUMENTS = {"a": "ARGUMENT"}

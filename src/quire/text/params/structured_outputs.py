@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from quire.core import exact_json
 from quire.core.errors import RequestError, reason, shown
-from quire.core.protocol.parameters import check_unicode
+from quire.text import exact_json
+from quire.text.params.parameters import check_unicode
 
 LONGEST_GRAMMAR = 2**18  # characters of a schema, an expression or a grammar
 MOST_CHOICES = 4_096

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams
-from quire.core.protocol.parameters import description
+from quire.text.params import SamplingParams
+from quire.text.params.parameters import description
 from quire.tools.cli import main
 from quire.tools.commands import flags
 

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from quire.core.errors import RequestError, shown
-from quire.core.protocol.parameters import (
+from quire.core.protocol import Request
+from quire.text.params.parameters import (
     MAX_INTEGER,
     Allowed,
     any_text,
@@ -23,7 +24,7 @@ from quire.core.protocol.parameters import (
     strings,
     token_ids,
 )
-from quire.core.protocol.structured_outputs import Reasoning, StructuredOutputs
+from quire.text.params.structured_outputs import Reasoning, StructuredOutputs
 
 # What is bounded for all outputs together: it is one step that they share with others.
 MAX_LOGPROBS_AT_ONCE = 2_560  # OpenAI's own maximum, 20 of 128
@@ -286,6 +287,13 @@ class SamplingParams:
         scored = self.sample_logprobs is not None or self.prompt_logprobs is not None
         filtered = self.temperature > 0 and self.top_p < 1  # which may keep nearly all there is
         return scored or filtered or self.edits_logits or bool(self.stop) or self.use_beam_search
+
+
+def params_of(request: Request) -> SamplingParams:
+    """All that the request asks of its outputs: a scheduler knows less of it."""
+    params = request.params
+    assert isinstance(params, SamplingParams), "an engine's requests have no others"
+    return params
 
 
 # -- what several fields must be together -------------------------------------------------------

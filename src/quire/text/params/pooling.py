@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from quire.core.errors import RequestError, shown
-from quire.core.protocol.parameters import check_integer, check_token_ids
+from quire.core.protocol import Request
+from quire.text.params.parameters import check_integer, check_token_ids
 
 _MOST_CLASSES = 1_024
 
@@ -52,6 +53,13 @@ class PoolingParams:
     def needs_all_rows(self) -> bool:
         """Whether a beginning that others have computed cannot stand in for its own."""
         return not self.token_ids and self.pooling is not Pooling.LAST
+
+
+def pooling_params_of(request: Request) -> PoolingParams | None:
+    """How the request wants a vector to be made, if it does."""
+    pooling = request.pooling
+    assert pooling is None or isinstance(pooling, PoolingParams)
+    return pooling
 
 
 def pooling_of(name: object) -> Pooling:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import RequestError
-from quire.core.protocol import SamplingParams
+from quire.text.params import SamplingParams
 
 BAD: list[tuple[str, Any]] = [
     ("n", 0), ("n", 1.0), ("n", True), ("n", 10**6),
