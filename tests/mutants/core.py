@@ -337,7 +337,7 @@ MUTANTS = (
     ),
     Mutant(
         "states share pages on which much of their slots is lost",
-        "src/quire/core/kv_groups.py",
+        "src/quire/execution/kv_bytes.py",
         "if slot and units // spans[-1] * slot <= small * with_scales:",
         "if False:",
         "tests/pure/engine/capacity/test_pool.py::test_where_more_than_a_little_would_be_lost_states_have_a_border",
@@ -351,7 +351,7 @@ MUTANTS = (
     ),
     Mutant(
         "layers share a memory in which their blocks begin amid a row",
-        "src/quire/core/kv_groups.py",
+        "src/quire/execution/kv_bytes.py",
         "step = lcm(planes.step, gcd(whole, _ALIGNED)",
         "step = lcm(gcd(whole, _ALIGNED)",
         "tests/pure/engine/capacity/test_pool.py::test_units_are_of_whole_rows_or_there_is_a_border",

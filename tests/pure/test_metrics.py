@@ -1,4 +1,4 @@
-from quire.core.metrics import RequestMetrics
+from quire.engine.metrics import RequestMetrics
 
 
 def metrics(**changes: object) -> RequestMetrics:

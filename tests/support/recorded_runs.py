@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import quire
-from quire.core.kv_groups import KVGroup, sights_of
+from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
-from quire.core.protocol import PendingStep, RecoveryCosts, Step, work_of
+from quire.core.protocol import PendingStep, RecoveryCosts, Step
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.recorder import RequestRecorder, StepRecorder
 from quire.engine.traces.request import TraceRequest
+from quire.engine.work import sights_of, work_of
 from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from quire_lab.simulation import CostModel

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import islice
 from typing import NamedTuple
 
-from quire.core.metrics import Miss, MissReason
 from quire.core.protocol import Request
 from quire.core.scheduling import Capability, Hooks, Scheduler, SequenceGroup
-from quire.core.scheduling.sequence import Sequence
+from quire.core.scheduling.sequence import MemoryStory, Sequence
 
 _WIDTH = 4  # bytes of a token
 _MOST_BYTES = 16 * 2**20  # of all tokens that are kept
@@ -22,6 +22,61 @@ _MOST_SEARCHED = 3  # for what follows a difference
 _SHOWN, _BEFORE = 24, 12  # tokens of a difference, and before it
 _RUN = 32  # tokens that must be the same after a difference: fewer are so by chance
 _LONGEST = 1024  # tokens of a difference
+
+
+class MissReason(str, Enum):
+    """Why tokens of a prompt were not in the prefix cache."""
+
+    NEW = "new"  # its client has sent nothing like them before, as far as is remembered
+    DIFFERED = "differed"  # they followed something else in an earlier prompt
+    EVICTED = "evicted"  # their blocks were needed for others
+    FORGOTTEN = "forgotten"  # cleared, or evicted so long ago that nobody knows when
+    UNREAD = "unread"  # the earlier prompt was still being read itself
+    ADAPTER = "adapter"  # they were read with another adapter
+    WINDOW = "window"  # blocks are there, but not all that the attention window needs
+    SNAPSHOT = "snapshot"  # blocks are there, but no state of the layers that keep one
+    SCORES = "scores"  # log-probabilities of the prompt want them computed
+    OFF = "off"  # prefix caching is off
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why a prompt was not found further in the prefix cache, beside its client's earlier ones.
+
+    position: of its first token that had to be computed; where it differs, of the first that does.
+    lost_tokens: that had been read before, and were read again.
+    lost_seconds: what that took, at the pace of this prompt; None: not known yet.
+    earlier: the request that had had them.
+    stood_tokens, stands_tokens: how many differ, in the earlier prompt and in this one.
+    stood, stands: the first of them, after some that do not differ.
+    ago: seconds since they were evicted. short: by how many blocks the pool was too small to keep
+        them, at most. taker: the request that got their blocks, if it is the same client's; "" for
+        another one's.
+    """
+
+    reason: MissReason
+    position: int
+    lost_tokens: int = 0
+    lost_seconds: float | None = None
+    earlier: str | None = None
+    stood_tokens: int = 0
+    stands_tokens: int = 0
+    stood: tuple[int, ...] = ()
+    stands: tuple[int, ...] = ()
+    ago: float | None = None
+    short: int | None = None
+    taker: str | None = None
+
+    def cost(self, tokens: int, seconds: float) -> Miss:
+        """With what it cost, where the prompt's other ``tokens`` took this long."""
+        return replace(self, lost_seconds=self.lost_tokens * seconds / max(1, tokens))
+
+
+def miss_of(memory: MemoryStory) -> Miss | None:
+    """What has been found of that request's; None: nothing was amiss, or nobody has looked."""
+    miss = memory.miss
+    assert miss is None or isinstance(miss, Miss)
+    return miss
 
 
 @dataclass(eq=False, slots=True)

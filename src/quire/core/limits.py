@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KVGroup, LayerBytes, Planes
+from quire.core.kv_groups import KVGroup
 from quire.core.memory import (
     BlockHash,
     BlockSource,
@@ -104,24 +104,6 @@ class EngineLimits:
     def windows(self) -> list[int | None]:
         """Of each KV group, in tokens."""
         return [kv_group.window and kv_group.window.tokens for kv_group in self.kv_groups]
-
-    def block_bytes(self, kept: LayerBytes) -> list[int]:
-        """Of a block in each KV group."""
-        return [one.block_bytes(kept, self.block_size) for one in self.kv_groups]
-
-    def pool_bytes(self, kept: LayerBytes) -> int:
-        """Of the whole pool on the device."""
-        if self.share is not None:
-            return self.share.num_units * self.unit_bytes(kept)
-        sizes = self.block_bytes(kept)
-        return sum(one.num_blocks * each for one, each in zip(self.kv_groups, sizes, strict=True))
-
-    def unit_bytes(self, kept: LayerBytes) -> int:
-        """Of a unit of pages: its numbers, and the scales of each form that it may have."""
-        first, share = self.kv_groups[0], self.share
-        assert share is not None, "all of them share"
-        whole, scales = (n(kept, self.block_size) for n in (first.block_bytes, first.scale_bytes))
-        return Planes.of(self.kv_groups, kept).with_scales((whole - scales) // share.span)
 
     def pages_held(self, num_tokens: int | None, num_seqs: int) -> int:
         """Most pages that sequences of ``num_tokens`` hold, where KV groups share them."""

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from quire.core.metrics import RequestMetrics
 from quire.core.protocol import Decision, Parts, Request, Step
+from quire.engine.metrics import RequestMetrics
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from quire.core.errors import QuireError
-from quire.core.metrics import RequestMetrics
 from quire.core.protocol import TokenLogprobs
+from quire.engine.metrics import RequestMetrics
 from quire.text.text_tokens import TextToken
 
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from quire.capabilities.grammar import BoxedRules
+from quire.capabilities.misses import Miss, miss_of
 from quire.core.errors import EngineError, QuireError, RequestAbortedError, RequestError
-from quire.core.metrics import Miss, RequestMetrics
 from quire.core.protocol import Chunk, FinishReason, Outcome, Progress, Step
 from quire.core.scheduling import SequenceGroup
 from quire.engine.events import RequestState, Taken
 from quire.engine.forecast import Expected
 from quire.engine.input_processor import PreparedRequest
+from quire.engine.metrics import RequestMetrics
 from quire.engine.outputs import (
     CompletionOutput,
     Delta,
@@ -260,7 +261,7 @@ class RequestProgress:
     @property
     def miss(self) -> Miss | None:
         memory, end = self._memory, self._first_token_time
-        miss, since = memory.miss, memory.read_since
+        miss, since = miss_of(memory), memory.read_since
         if miss is None or since is None or end is None:
             return miss
         return miss.cost(len(self.request.prompt_token_ids) - memory.cached_tokens, end - since)

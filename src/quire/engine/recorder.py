@@ -14,11 +14,12 @@ from typing import Any
 
 from quire.core.errors import ConfigError
 from quire.core.memory import hash_blocks
-from quire.core.metrics import RequestMetrics
-from quire.core.protocol import Request, Sight, Step, Verdict, Work, work_of
+from quire.core.protocol import Request, Step, Verdict
 from quire.engine.events import RequestState, Taken, Watcher
+from quire.engine.metrics import RequestMetrics
 from quire.engine.traces.request import DraftCounts, Seen, TraceRequest
 from quire.engine.traces.writer import TraceWriter
+from quire.engine.work import Sight, Work, work_of
 
 logger = logging.getLogger(__name__)
 

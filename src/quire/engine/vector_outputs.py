@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from quire.core.errors import EngineError
-from quire.core.metrics import RequestMetrics
+from quire.engine.metrics import RequestMetrics
 from quire.engine.outputs import RequestOutput
 
 _Made = TypeVar("_Made")

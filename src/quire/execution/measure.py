@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from quire.core.errors import EngineError
-from quire.core.kv_groups import KVGroup, least_blocks, some_blocks
+from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, BlockTable, MoveKind
 from quire.core.protocol import Chunk, Opened, RecoveryCosts, Request, Step
 from quire.execution.executor import ModelExecutor
+from quire.execution.kv_bytes import least_blocks, some_blocks
 from quire.text.params import SamplingParams
 
 _PROMPT_TOKENS = 256

@@ -15,12 +15,12 @@ from starlette.types import Scope
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.sessions import SessionManager
 from quire.core.errors import EngineError, QueueFullError, QuireError, RequestError, shown
-from quire.core.metrics import RequestMetrics
 from quire.core.protocol import Origin
 from quire.core.scheduling import Session
 from quire.engine.async_engine import AsyncEngine, Deltas
 from quire.engine.dashboard import MissRow, PoolBytes, miss_row
 from quire.engine.input_processor import InputProcessor, Prompt, as_dict
+from quire.engine.metrics import RequestMetrics
 from quire.engine.outputs import Delta
 from quire.http.body_fields import in_callers_words
 from quire.http.chats.speech import Speech

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import quire
-from quire.capabilities.misses import EarlierPrompts, MissFinder
+from quire.capabilities.misses import EarlierPrompts, Miss, MissFinder, MissReason
 from quire.capabilities.sessions import SessionManager
 from quire.core.memory import LayeredAllocator, PagedAllocator, Window
-from quire.core.metrics import Miss, MissReason, RequestMetrics
 from quire.core.protocol import Adapter
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.core.scheduling.sequence import Sequence
@@ -20,6 +19,7 @@ from quire.engine.capabilities import Capabilities
 from quire.engine.dashboard import PoolBytes, miss_row
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.metrics import RequestMetrics
 from quire.text.params import SamplingParams
 from quire.text.tokenizer import load_tokenizer
 from support.fake_model import FakeExecutor, FakeLayer, Sight

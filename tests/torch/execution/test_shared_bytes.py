@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KVGroup, shares
+from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockMove, KeptState, MoveKind
 from quire.execution.kv.cache import KVCache
 from quire.execution.kv.layers import bytes_per_token, rows_of, scale_bytes
+from quire.execution.kv_bytes import shares
 from quire.kernels.dispatch import choose_kernels
 from quire.kernels.layer_memory import KVShape, LayerKV, StateShape
 from quire.kernels.rounded_cache import FOUR_BITS

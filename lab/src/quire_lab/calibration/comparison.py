@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from quire.core.errors import ConfigError
-from quire.core.metrics import RequestMetrics
+from quire.engine.metrics import RequestMetrics
 from quire_lab.calibration.recorded import Recording, SeenRequest, retimed
 from quire_lab.calibration.steps import RecordedStep
 from quire_lab.simulation import CostModel, SimulationResult, Simulator, Work

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quire.core.protocol import Work
+from quire.engine.work import Work
 from quire_lab.calibration.steps import TimedStep
 from quire_lab.simulation.calibrated import CONTEXT_KNOTS, KNOTS, CalibratedCosts, line_weights
 

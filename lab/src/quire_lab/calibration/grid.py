@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from quire.core.kv_groups import least_blocks
 from quire.core.scheduling import Scheduler
 from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
+from quire.execution.kv_bytes import least_blocks
 from quire.text.params import SamplingParams
 from quire_lab.calibration.steps import TimedStep
 from quire_lab.calibration.watch import WatchedEngine

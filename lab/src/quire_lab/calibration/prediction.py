@@ -18,7 +18,6 @@ from statistics import fmean
 from typing import NamedTuple, Protocol
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import sights_of
 from quire.engine.assembly import build_engine
 from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
@@ -26,6 +25,7 @@ from quire.engine.engine import Engine
 from quire.engine.input_processor import PreparedRequest
 from quire.engine.recorder import RequestRecorder, StepRecorder
 from quire.engine.traces.request import TraceRequest
+from quire.engine.work import sights_of
 from quire.text.params import SamplingParams
 from quire_lab.calibration.calibrate import undisturbed
 from quire_lab.calibration.comparison import Comparison, compare

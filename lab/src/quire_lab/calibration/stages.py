@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.protocol import Work
+from quire.engine.work import Work
 from quire_lab.calibration.steps import TimedStep
 
 _VERSION = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quire.core.errors import ConfigError
-from quire.core.protocol import Work
+from quire.engine.work import Work
 from quire_lab.workload.rows import TraceRow, csv_rows
 
 UNITS = ("wall", "cpu")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from quire.core.kv_groups import sights_of
 from quire.core.limits import EngineLimits
-from quire.core.protocol import Executor, PendingStep, Step, StepResult, work_of
+from quire.core.protocol import Executor, PendingStep, Step, StepResult
 from quire.engine.engine import Engine
 from quire.engine.outputs import Delta
+from quire.engine.work import sights_of, work_of
 from quire_lab.calibration.steps import TimedStep
 
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.thread_time}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError
 from quire.engine.capacity import describe_kv_groups
+from quire.execution.kv_bytes import bytes_of_pool
 from quire.tools.commands.text import number, size
 from quire_lab.commands.setup import Setup, describe_machine
 from quire_lab.commands.text import described_trace
@@ -64,7 +65,7 @@ def write(
     from quire_lab.reports import write_report
 
     deployment, model = setup.deployment, setup.deployment.kept
-    limits, pool = setup.limits, setup.limits.pool_bytes(deployment.cache)
+    limits, pool = setup.limits, bytes_of_pool(setup.limits, deployment.cache)
     blocks = describe_kv_groups(limits, sum(deployment.cache.state_bytes))
     machine = describe_machine(deployment.machine, deployment.tensor_parallel)
     lengths = f"{arguments.input} in, {arguments.output} out"

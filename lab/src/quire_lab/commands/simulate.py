@@ -17,6 +17,7 @@ from quire.core.limits import EngineLimits
 from quire.engine.capacity import describe_kv_groups
 from quire.engine.config import EngineConfig
 from quire.engine.traces.request import TraceRequest
+from quire.execution.kv_bytes import bytes_of_pool
 from quire.models.shape import ModelShape
 from quire.tools.commands.command import Command
 from quire.tools.commands.text import number, percent, seconds, size, table
@@ -216,7 +217,7 @@ def setup_values(setup: Setup, limits: EngineLimits) -> dict[str, Any]:
         "division": deployment.division._asdict(),
         "kv_bytes_per_token": deployment.kv_bytes_per_token,
         "weight_bytes": deployment.kept.weight_bytes,
-        "kv_bytes": limits.pool_bytes(deployment.cache),
+        "kv_bytes": bytes_of_pool(limits, deployment.cache),
         "settings": {
             **asdict(limits),
             "num_blocks": limits.num_blocks,
@@ -261,7 +262,7 @@ def describe_deployment(setup: Setup, limits: EngineLimits) -> list[str]:
         f"{model.name} on {describe_machine(deployment.machine, machines)}{by}",
         f"  {size(model.weight_bytes)} of weights in {model.weight_form.name}"
         f"{_describe_experts(model)}, {size(deployment.kv_bytes_per_token)} of KV cache a token; "
-        f"the KV pool is {size(limits.pool_bytes(deployment.cache))}{kept}: "
+        f"the KV pool is {size(bytes_of_pool(limits, deployment.cache))}{kept}: "
         f"{describe_kv_groups(limits, sum(deployment.cache.state_bytes))}",
         *_describe_draft(deployment),
         *(f"  ({note})" for note in model.notes),

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import least_blocks, some_blocks
 from quire.core.memory import BlockTable
 from quire.core.protocol import Chunk
 from quire.engine.llm import LLM
 from quire.execution.batch import pack
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import Worker, nothing_sampled
+from quire.execution.kv_bytes import least_blocks, some_blocks
 
 _STEP = 64  # tokens
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from quire.core.protocol import RecoveryCosts, Work
+from quire.core.protocol import RecoveryCosts
+from quire.engine.work import Work
 from quire_lab.reports.curves import Curve, Panel
 from quire_lab.reproduction.experiment import Experiment, Finding, Scale
 from quire_lab.reproduction.systems import PAGED, deployment, requests, serve

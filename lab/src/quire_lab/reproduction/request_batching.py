@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from quire.core.protocol import Work
 from quire.engine.traces.request import TraceRequest
+from quire.engine.work import Work
 from quire_lab.simulation.cost_model import CostModel, decoding
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from quire.core.protocol import RecoveryCosts, Work
+from quire.core.protocol import RecoveryCosts
+from quire.engine.work import Work
 from quire_lab.reproduction.systems import deployment
 from quire_lab.simulation.cost_model import CostModel, decoding
 from quire_lab.simulation.planning.deployment import Deployment

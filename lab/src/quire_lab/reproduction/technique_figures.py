@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from quire.core.protocol import RecoveryCosts, Work
+from quire.core.protocol import RecoveryCosts
 from quire.engine.traces.request import TraceRequest
+from quire.engine.work import Work
 from quire_lab.reproduction.experiment import Experiment, Finding, Scale
 from quire_lab.reproduction.request_batching import serve_in_batches
 from quire_lab.reproduction.systems import MAX_MODEL_LEN, SYSTEMS, deployment, requests, serve

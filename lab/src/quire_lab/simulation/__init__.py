@@ -2,8 +2,7 @@
 torch.
 """
 
-from quire.core.kv_groups import sights_of
-from quire.core.protocol import Work, work_of
+from quire.engine.work import Work, sights_of, work_of
 from quire_lab.simulation.acceptance import AcceptanceProfile
 from quire_lab.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire_lab.simulation.catalogue.machines import MACHINES, Machine, find_machine

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.protocol import RecoveryCosts, Work
+from quire.core.protocol import RecoveryCosts
+from quire.engine.work import Work
 from quire.models.shape import ModelShape
 
 VERSION = 5

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.core.protocol import RecoveryCosts, Work
+from quire.core.protocol import RecoveryCosts
+from quire.engine.work import Work
 
 
 class CostModel(Protocol):

@@ -6,17 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from quire.capabilities.speculation.behind import Behind
-from quire.core.kv_groups import KVGroup, sights_of
-from quire.core.protocol import (
-    TO_DRAFT,
-    Chunk,
-    Outcome,
-    Readout,
-    Roster,
-    Step,
-    Work,
-    work_of,
-)
+from quire.core.kv_groups import KVGroup
+from quire.core.protocol import TO_DRAFT, Chunk, Outcome, Readout, Roster, Step
+from quire.engine.work import Work, sights_of, work_of
 from quire_lab.simulation.acceptance import Profiles
 from quire_lab.simulation.live import own_token
 

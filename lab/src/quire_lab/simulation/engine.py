@@ -13,13 +13,13 @@ from functools import partial
 
 from quire.capabilities.speculation import Speculation
 from quire.core.errors import RequestError
-from quire.core.kv_groups import sights_of
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource, Usage
-from quire.core.protocol import NOBODY, Decision, Outcome, Progress, Step, Verdict, work_of
+from quire.core.protocol import Decision, Outcome, Progress, Step, Verdict
 from quire.core.scheduling.admission import SchedulerStats
 from quire.engine.traces.request import TraceRequest
 from quire.engine.waiting_room import WaitEstimate
+from quire.engine.work import NOBODY, sights_of, work_of
 from quire_lab.simulation.acceptance import Profiles
 from quire_lab.simulation.cost_model import CostModel
 from quire_lab.simulation.draft_model import SimulatedDraftModel

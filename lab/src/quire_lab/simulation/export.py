@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from quire.core.errors import ConfigError
-from quire.core.metrics import RequestMetrics
+from quire.engine.metrics import RequestMetrics
 from quire_lab.simulation.result import RequestRecord, SimulationResult
 from quire_lab.simulation.series import Point
 

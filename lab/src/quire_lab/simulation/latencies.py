@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from quire.core.metrics import RequestMetrics
+from quire.engine.metrics import RequestMetrics
 
 
 @dataclass(frozen=True)

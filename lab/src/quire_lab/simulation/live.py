@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from quire.core.errors import RequestError
 from quire.core.limits import EngineLimits
-from quire.core.metrics import RequestMetrics
 from quire.core.protocol import Adapter, Outcome, Request, Sample, Verdict
 from quire.core.scheduling import SequenceGroup
+from quire.engine.metrics import RequestMetrics
 from quire.engine.traces.request import TraceRequest, block_names
 from quire.text.params import SamplingParams
 from quire_lab.simulation.acceptance import Profiles

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quire.core.protocol import Work
+from quire.engine.work import Work
 from quire.models.files import read_object
 from quire.models.shape import ConfigFields, ModelShape, shape_of
 from quire_lab.simulation.catalogue.engines import ENGINES, Attained, Division

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from quire.core.limits import EngineLimits
 from quire.core.memory import Usage
-from quire.core.metrics import RequestMetrics
 from quire.core.protocol import Decision, Verdict
 from quire.core.scheduling.admission import SchedulerStats
+from quire.engine.metrics import RequestMetrics
 from quire.engine.traces.request import DraftCounts
 from quire_lab.simulation.latencies import Distribution, Goals
 from quire_lab.simulation.live import LiveRequest

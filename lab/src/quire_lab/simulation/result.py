@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.core.memory import Usage
-from quire.core.metrics import RequestMetrics
 from quire.core.protocol import Decision
+from quire.engine.metrics import RequestMetrics
 from quire.engine.traces.request import DraftCounts
 from quire_lab.simulation.latencies import Summary
 from quire_lab.simulation.series import Point

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from quire.core.protocol import RecoveryCosts, Work
+from quire.core.protocol import RecoveryCosts
+from quire.engine.work import Work
 from quire.models.shape import BYTES, ModelShape, modules_of
 from quire_lab.simulation.catalogue.engines import WHOLE, Division
 from quire_lab.simulation.catalogue.machines import Machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from quire.core.protocol import Sight
+from quire.engine.work import Sight
 
 
 class SeenTokens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.metrics import RequestMetrics
+from quire.engine.metrics import RequestMetrics
 from quire_lab.simulation.latencies import Distribution, Goals
 from quire_lab.simulation.result import RequestRecord
 

@@ -14,12 +14,12 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import partial
 
-from quire.core.kv_groups import sights_of
 from quire.core.limits import EngineLimits
 from quire.core.memory import BlockMove, BlockTable, KVAllocator, Usage, Window
-from quire.core.protocol import Chunk, Decoders, Readout
+from quire.core.protocol import Chunk, Readout
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
+from quire.engine.work import Decoders, sights_of
 from quire_lab.simulation.live import LiveRequest
 from quire_lab.simulation.seen_tokens import SeenTokens
 from quire_lab.simulation.steady_room import SteadyRoom

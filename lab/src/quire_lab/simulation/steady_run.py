@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from quire.core.memory import Usage
-from quire.core.protocol import Work, seen
+from quire.engine.work import Work, seen
 from quire_lab.simulation.cost_model import decoding
 from quire_lab.simulation.steady_decoding import SteadyDecoding
 

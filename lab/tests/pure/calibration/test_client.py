@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.core.protocol import Work
+from quire.engine.work import Work
 from quire_lab.calibration.client.probes import (
     ClientProbe,
     Room,

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.core.protocol import Work
+from quire.engine.work import Work
 from quire.tools.cli import main
 from quire_lab.calibration.fit import fit
 from quire_lab.calibration.imported import import_steps

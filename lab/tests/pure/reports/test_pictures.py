@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.metrics import RequestMetrics
+from quire.engine.metrics import RequestMetrics
 from quire_lab.reports.curves import Curve, Panel, _paint_panel, line_styles
 from quire_lab.reports.fleet_load import binned
 from quire_lab.reports.waterfall import choose_rows, phases

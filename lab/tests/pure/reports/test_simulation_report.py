@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from quire.core.memory import Usage
-from quire.core.protocol import RecoveryCosts, Work
+from quire.core.protocol import RecoveryCosts
 from quire.engine.traces.request import Segment, TraceRequest
+from quire.engine.work import Work
 from quire.tools.recording import check, lines
 from quire_lab.recorded import Look, MomentRecording
 from quire_lab.reports import write_report

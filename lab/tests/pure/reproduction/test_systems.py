@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.protocol import RecoveryCosts, Work
+from quire.core.protocol import RecoveryCosts
 from quire.engine.traces.request import TraceRequest
+from quire.engine.work import Work
 from quire_lab.reproduction.experiment import QUICK
 from quire_lab.reproduction.request_batching import serve_in_batches
 from quire_lab.reproduction.slow_steps import SlowSteps, slow_deployment

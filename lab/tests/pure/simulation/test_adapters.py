@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from quire.core.protocol import Roster, Step, Work
+from quire.core.protocol import Roster, Step
 from quire.engine.traces.request import TraceRequest
 from quire.engine.traces.writer import TraceWriter
+from quire.engine.work import Work
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.simulator import Simulator
 from quire_lab.workload import Trace

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ConfigError, ModelError
-from quire.core.protocol import Work
 from quire.engine.config import EngineConfig
+from quire.engine.work import Work
 from quire.models.shape import read_shape, rounded_form
 from quire_lab.simulation import MACHINES, MODELS, Deployment, find_machine, find_model
 from quire_lab.simulation.catalogue import machines

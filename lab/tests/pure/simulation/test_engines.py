@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from quire.core.errors import ConfigError
-from quire.core.protocol import Work
 from quire.engine.config import EngineConfig
+from quire.engine.work import Work
 from quire.tools.cli import main
 from quire_lab.simulation import MACHINES, MODELS, Deployment
 from quire_lab.simulation.catalogue.engines import ENGINES, Division

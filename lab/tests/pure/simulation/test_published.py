@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.core.protocol import Work
 from quire.engine.config import EngineConfig
+from quire.engine.work import Work
 from quire_lab.simulation import Deployment, find_model
 from quire_lab.simulation.catalogue.engines import DATA_SHEET, ENGINES, Attained
 from quire_lab.simulation.catalogue.machines import MACHINES

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from quire.core.limits import EngineLimits
 from quire.core.memory import KeptState, PageShare
-from quire.core.protocol import RecoveryCosts, Step, Work
+from quire.core.protocol import RecoveryCosts, Step
 from quire.engine.traces.request import Segment, TraceRequest
+from quire.engine.work import Work
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.simulator import Simulator

@@ -6,8 +6,9 @@ import pytest
 
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import BlockTable, Window
-from quire.core.protocol import EVERYTHING, Chunk, Readout, Sight, Step, Work
+from quire.core.protocol import Chunk, Readout, Step
 from quire.engine.traces.request import TraceRequest
+from quire.engine.work import EVERYTHING, Sight, Work
 from quire_lab.simulation import Simulator, sights_of, work_of
 from support.limits import make_limits
 

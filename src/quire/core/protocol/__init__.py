@@ -33,18 +33,14 @@ from quire.core.protocol.step import (
     TokenLogprobs,
     confirmed,
 )
-from quire.core.protocol.work import EVERYTHING, NOBODY, Decoders, Sight, Work, seen, work_of
 
 __all__ = [
-    "EVERYTHING",
     "IN_FLIGHT",
     "KEPT_SECONDS",
-    "NOBODY",
     "TO_DRAFT",
     "Adapter",
     "Chunk",
     "Decision",
-    "Decoders",
     "Executor",
     "FinishReason",
     "Forked",
@@ -63,15 +59,11 @@ __all__ = [
     "Roster",
     "Sample",
     "SchedulingPolicy",
-    "Sight",
     "SoftCut",
     "Step",
     "StepResult",
     "TokenLogprobs",
     "Verdict",
-    "Work",
     "column_biases",
     "confirmed",
-    "seen",
-    "work_of",
 ]

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from quire.core.memory import BlockHash, hash_blocks
-from quire.core.metrics import Miss
 from quire.core.protocol.request import Request
 from quire.core.protocol.soft_cut import SoftCut
 from quire.core.scheduling.beam_search import BeamSearch
@@ -125,7 +124,7 @@ class MemoryStory:
     num_swaps: int = 0  # preemptions by swap
     num_recomputes: int = 0  # preemptions by recompute
     swapped_blocks: int = 0  # moved to the host or back
-    miss: Miss | None = None  # why the prefix cache did not have more of the prompt
+    miss: object = None  # why the cache had no more of the prompt, for who looks into that
     read_since: float | None = None  # when the rest began to be computed
 
     def hold(self, blocks: int, saved: int) -> None:

@@ -76,6 +76,7 @@ from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.executor import ModelExecutor
 from quire.execution.free_memory import memory_or_refusal
+from quire.execution.kv_bytes import bytes_of_blocks, bytes_of_pool
 from quire.execution.ranks import SharedSource
 from quire.kernels.dispatch import release_threads
 from quire.kernels.heap import keep_what_steps_take
@@ -391,14 +392,14 @@ def _capacity(
     dense: Sequence[Dense],
 ) -> Capacity:
     model, draft, dtype, cache, limits, _, adapter_share, _ = loaded
-    pool_bytes = limits.pool_bytes(cache)
+    pool_bytes = bytes_of_pool(limits, cache)
     return Capacity(
         model_name=DEMO_NAME if config.model is None else config.model,
         dtype=dtype_name(model.dtype),
         quantization=config.quantization,
         weight_bytes=model.weight_bytes + bytes_of(dense),
         token_bytes=model.token_bytes,
-        state_bytes=limits.block_bytes(cache)[-1] if limits.states is not None else 0,
+        state_bytes=bytes_of_blocks(limits, cache)[-1] if limits.states is not None else 0,
         kv_dtype=dtype_name(dtype),
         kv_bytes_per_token=cache.bytes_per_token,
         pool_bytes=pool_bytes,

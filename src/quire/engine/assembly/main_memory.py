@@ -19,6 +19,7 @@ from quire.engine.capacity import (
 )
 from quire.engine.config import EngineConfig
 from quire.execution.free_memory import free_memory, is_memory
+from quire.execution.kv_bytes import bytes_of_pool
 from quire.execution.memory_limits import MemoryBudget
 from quire.kernels.layer_memory import StateShape
 from quire.models.base import Model
@@ -89,7 +90,7 @@ def kept_and_files(
     config: EngineConfig, limits: EngineLimits, cache: CacheShape
 ) -> tuple[int, int]:
     """Bytes that pool and blocks beside it take over time, and those of files at the start."""
-    return limits.pool_bytes(cache) + offloaded(config), _swap_bytes(config)
+    return bytes_of_pool(limits, cache) + offloaded(config), _swap_bytes(config)
 
 
 def _numbers_per_token(model: Model, directory: Path, config: EngineConfig) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quire.core.kv_groups import sights_of
 from quire.engine.capacity import Capacity
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine
 from quire.engine.recorder import RequestRecorder, StepRecorder
+from quire.engine.work import sights_of
 
 
 def record(engine: Engine, config: EngineConfig, capacity: Capacity, started: float) -> None:

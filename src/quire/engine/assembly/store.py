@@ -33,6 +33,7 @@ from quire.engine.assembly.digests import FileDigests
 from quire.engine.assembly.draft import draft_directory
 from quire.engine.capacity import size_of
 from quire.engine.config import EngineConfig
+from quire.execution.kv_bytes import bytes_of_blocks, bytes_of_pool
 from quire.execution.memory_limits import MemoryBudget
 from quire.kernels.compiled import KERNELS, why_missing
 from quire.models.checkpoint_files import find_files
@@ -80,7 +81,7 @@ def open_store(config: EngineConfig, blocks: BlocksOf) -> Store | None:
     if config.kv_store is not None:
         identity = block_identity(config, blocks)
     form = record_form(identity, limits, cache)
-    size, pool = offloaded(config), limits.pool_bytes(cache)
+    size, pool = offloaded(config), bytes_of_pool(limits, cache)
     if config.kv_offloading_size is not None and size <= pool:
         each = " of each rank" if config.tensor_parallel_size > 1 else ""
         raise ConfigError(
@@ -155,7 +156,7 @@ def _bytes(gib: float) -> int:
 
 def record_form(identity: Mapping[str, str], limits: EngineLimits, cache: CacheShape) -> RecordForm:
     """The form of the records of an engine's blocks."""
-    sizes = limits.block_bytes(cache)
+    sizes = bytes_of_blocks(limits, cache)
     paged = sizes if limits.states is None else sizes[:-1]
     return RecordForm(_fingerprint(identity), limits.block_size, tuple(paged))
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import divide, shares
 from quire.core.limits import EngineLimits
 from quire.core.memory import PageShare
 from quire.engine.config import EngineConfig
+from quire.execution.kv_bytes import bytes_of_blocks, bytes_of_unit, divide, shares
 from quire.execution.memory_limits import MemoryBudget
 from quire.models.shape import CacheShape
 
@@ -37,7 +37,7 @@ def fill(
     size, kv_groups = limits.block_size, limits.kv_groups
     if own := shares(kv_groups, cache, size) if len(kv_groups) > 1 else []:
         return _fill_pages(limits, own, cache, config, budget)
-    block_bytes = limits.block_bytes(cache)
+    block_bytes = bytes_of_blocks(limits, cache)
     least, full_load = (
         [kv_group.most_held(limits.max_model_len, size, count) for kv_group in kv_groups]
         for count in (1, limits.max_num_seqs)
@@ -83,9 +83,9 @@ def _fill_pages(
     budget: MemoryBudget,
 ) -> EngineLimits:
     """The same for KV groups that share pages."""
-    block_bytes = limits.block_bytes(cache)
+    block_bytes = bytes_of_blocks(limits, cache)
     limits = _with_pages(limits, own, [0] * len(own))
-    page_bytes = own[0].units * limits.unit_bytes(cache)
+    page_bytes = own[0].units * bytes_of_unit(limits, cache)
     full_load = limits.pages_held(limits.max_model_len, limits.max_num_seqs)
     if limits.states is not None:
         full_load = math.ceil(full_load / (1 - _SNAPSHOTS))
@@ -182,7 +182,7 @@ def _with_longest(limits: EngineLimits, cache: CacheShape, config: EngineConfig)
         if not short:
             return limits
         fits = min(short) * size
-    total = sum(n * each for n, each in zip(needed, limits.block_bytes(cache), strict=True))
+    total = sum(n * each for n, each in zip(needed, bytes_of_blocks(limits, cache), strict=True))
     if longest is None or config.window is not None:
         raise ConfigError(
             f"attention_sinks + window + max_num_batched_tokens need a KV pool of "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from quire.core.metrics import Miss, MissReason
+from quire.capabilities.misses import Miss, MissReason
 from quire.core.scheduling import Scheduler
 from quire.engine.dashboard.remedies import PoolBytes, larger_pool
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from quire.capabilities.misses import miss_of
 from quire.core.protocol import Decision
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import Sequence, Status
@@ -211,6 +212,7 @@ def _row(
     scheduler: Scheduler, group: SequenceGroup, now: float, reasons: Reasons, wait: Wait | None
 ) -> Row:
     request, memory, branches = group.request, group.memory, group.branches
+    miss = miss_of(memory)
     tables = [] if group.status is Status.SWAPPED else group.tables()
     charge = sum(scheduler.allocator.charge(seq_id) for seq_id in tables)
     status: Standing = "running"
@@ -242,7 +244,7 @@ def _row(
         wait=wait,
         waiting_seconds=None if wait is None else _since(group, now, reasons),
         ends_within_seconds=_ends_within(scheduler, group, reasons.pace, wait),
-        miss=None if memory.miss is None else miss_row(memory.miss, scheduler, reasons.pool),
+        miss=None if miss is None else miss_row(miss, scheduler, reasons.pool),
     )
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KVGroup, Planes
+from quire.core.kv_groups import KVGroup
+from quire.execution.kv_bytes import Planes
 from quire.kernels.layer_memory import KVShape, LayerKV, LayerMemory, LayerState, StateShape
 from quire.kernels.rounded_cache import CODES_TOGETHER, FOUR_BITS
 

@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol, TypeVar
 from msgspec.structs import asdict
 
 from quire.blocks.store import StoreCounts, places_of
+from quire.capabilities.misses import Miss
 from quire.capabilities.sessions import OpenSession
 from quire.core.errors import RequestError
-from quire.core.metrics import Miss
 from quire.core.scheduling import Scheduler
 from quire.core.version import __version__
 from quire.engine.capabilities import Capabilities

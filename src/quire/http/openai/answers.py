@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Protocol
 from fastapi.responses import Response
 from msgspec import UNSET, Meta, UnsetType
 
-from quire.core.metrics import RequestMetrics
+from quire.engine.metrics import RequestMetrics
 from quire.engine.outputs import CompletionOutput, Delta, PromptProgress, RequestOutput
 from quire.http.answers.logprobs import ChatLogprobs, CompletionLogprobs, prompt_logprobs
 from quire.http.answers.rendering import Answer, Json, Many, encode, json_response

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.metrics import RequestMetrics
 from quire.core.version import __version__
+from quire.engine.metrics import RequestMetrics
 from quire.tools.bench.machine import machine_facts
 from quire.tools.bench.systems import BenchRun, ServingSystem
 from quire.tools.bench.workloads import BenchRequest, one_request

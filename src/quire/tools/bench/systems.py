@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from quire.core.errors import ConfigError, EngineError
-from quire.core.metrics import RequestMetrics
 from quire.engine.llm import LLM
+from quire.engine.metrics import RequestMetrics
 from quire.tools.bench.http_client import HttpClient, HttpReply
 from quire.tools.bench.machine import peak_rss, read_bandwidth
 from quire.tools.bench.workloads import BenchRequest

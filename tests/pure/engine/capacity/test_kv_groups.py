@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.kv_groups import divide, layers_by_window
+from quire.core.kv_groups import layers_by_window
 from quire.core.memory import Window, kept_by
+from quire.execution.kv_bytes import divide
 
 
 def test_layers_are_grouped_by_window_full_attention_first() -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.core.kv_groups import KVGroup, least_blocks, shares
+from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
 from quire.core.memory import (
     Demand,
@@ -23,6 +23,13 @@ from quire.core.scheduling import BatchLimits
 from quire.engine.capacity import fill, limits_of
 from quire.engine.capacity.pool import pool_blocks
 from quire.engine.config import EngineConfig
+from quire.execution.kv_bytes import (
+    bytes_of_blocks,
+    bytes_of_pool,
+    bytes_of_unit,
+    least_blocks,
+    shares,
+)
 from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.models.shape import CacheShape
 
@@ -89,7 +96,7 @@ def test_layers_with_a_window_hold_windows_and_the_others_get_the_rest() -> None
     assert windowed.window == Window(24, 32) and full.window is None
     assert windowed.num_blocks == 2 * windowed.window.seq_blocks(16) + 1
     assert full.num_blocks > windowed.num_blocks
-    assert limits.pool_bytes(APART) <= FREE.free * FREE.share
+    assert bytes_of_pool(limits, APART) <= FREE.free * FREE.share
     assert isinstance(limits.allocator(), LayeredAllocator)
 
 
@@ -98,7 +105,7 @@ def test_kv_groups_share_pages_where_their_layers_keep_tokens_alike() -> None:
     share, pages = PageShare(703, 1, 1), int(FREE.free * FREE.share) // 128
     assert [one.share for one in limits.kv_groups] == [share._replace(pages=pages)] * 2
     assert [one.num_blocks for one in limits.kv_groups] == [pages] * 2
-    assert limits.num_blocks == pages and limits.pool_bytes(CACHE) == 128 * pages
+    assert limits.num_blocks == pages and bytes_of_pool(limits, CACHE) == 128 * pages
     allocator = limits.allocator()
     assert isinstance(allocator, LayeredAllocator)
     assert allocator.usage() == Usage(free=pages * 16)
@@ -170,7 +177,7 @@ def test_a_draft_model_shares_pages_with_its_target() -> None:
     both, room = target.with_draft(draft), MemoryBudget(2**32, 1.0)
     limits = filled(both, room, max_num_batched_tokens=512)
     assert [one.share and one.share.span for one in limits.kv_groups] == [23, 15, 116]
-    assert limits.unit_bytes(both) == 1024 * 16
+    assert bytes_of_unit(limits, both) == 1024 * 16
     apart = filled(
         both._replace(rows=((512, 256), *both.rows[1:])), room, max_num_batched_tokens=512
     )
@@ -196,7 +203,7 @@ def test_a_draft_model_with_states_has_them_in_its_targets_slots() -> None:
     options = {"speculative_config": speculation, "max_model_len": 8192, "max_num_seqs": 64}
     limits = filled(both._replace(max_positions=8192), room, **options)
     slot = 48 * (3_268_608 + 16 * 65_920) + 18 * 1_122_304
-    assert limits.block_bytes(both) == [16 * (16 * 4096 + 6 * 2048), slot]
+    assert bytes_of_blocks(limits, both) == [16 * (16 * 4096 + 6 * 2048), slot]
     assert [one.share and one.share.span for one in limits.kv_groups] == [1, 183]
     assert limits.seqs_that_fit(2000) == 44
     with pytest.raises(ConfigError, match="its layers keep a state, and those of the model"):
@@ -298,7 +305,7 @@ def test_states_have_a_slot_for_each_sequence_that_runs_and_a_tenth_of_the_pool_
     paged, states = limits.kv_groups
     assert (paged.layers, states.layers) == ((1,), (0, 2)) and limits.states == states
     assert states.state == KeptState(every=512, decoding=64) and states.kept == states.state
-    pool = limits.pool_bytes(HYBRID)
+    pool = bytes_of_pool(limits, HYBRID)
     assert states.num_blocks == 5 + int(pool * 0.1) // 4000
     assert paged.num_blocks * 16 * 8 + states.num_blocks * 4000 == pool <= FREE.free * FREE.share
     assert EngineLimits.of_values(json.loads(json.dumps(limits.values()))) == limits
@@ -328,7 +335,7 @@ def test_in_a_small_pool_fewer_sequences_have_states_and_the_longest_text_has_ro
 def test_what_comes_in_for_drafts_is_kept_with_states() -> None:
     limits = filled(HYBRID, speculative_config={"method": "ngram", "num_speculative_tokens": 3})
     assert limits.kv_groups[1].state == KeptState(every=512, decoding=64, drafts=3)
-    assert limits.block_bytes(HYBRID) == [128, 4600]
+    assert bytes_of_blocks(limits, HYBRID) == [128, 4600]
 
 
 def test_a_model_of_states_alone_has_slots_alone() -> None:
@@ -368,7 +375,7 @@ def test_states_share_pages_with_blocks_and_the_border_is_where_it_is_needed() -
     assert paged.share is not None and states.share is not None
     pages, units, *_ = states.share
     assert (units, paged.share.span, states.share.span) == (5, 1, 5)
-    assert pages == 2**25 // (5 * 2**16) and limits.pool_bytes(SHARING) == pages * 5 * 2**16
+    assert pages == 2**25 // (5 * 2**16) and bytes_of_pool(limits, SHARING) == pages * 5 * 2**16
     assert states.share.lost == (5 * 2**16 - 322_000) * 16 // 2**16
     assert EngineLimits.of_values(json.loads(json.dumps(limits.values()))) == limits
     many, few = limits.allocator(), limits.allocator()
@@ -414,8 +421,8 @@ def test_where_more_than_a_little_would_be_lost_states_have_a_border(
     shares = [one.share for one in limits.kv_groups if one.share is not None]
     assert (tuple(one.span for one in shares) or None) == spans
     if spans is not None:
-        total, lost = shares[0].units * limits.unit_bytes(cache), []
-        for share, size in zip(shares, limits.block_bytes(cache), strict=True):
+        total, lost = shares[0].units * bytes_of_unit(limits, cache), []
+        for share, size in zip(shares, bytes_of_blocks(limits, cache), strict=True):
             lost.append(1 - share.per_page * size / total)
         assert max(lost) < 0.04 and min(lost) >= 0
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from quire.core.protocol import Work
+from quire.engine.work import Work
 from quire_lab.calibration.fit import Timing
 from quire_lab.simulation.cost_model import decoding
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from quire.core.memory import BlockHash
 from quire.engine.traces.request import block_names
+from quire.execution.kv_bytes import bytes_of_blocks
 from quire_lab.simulation.fleet.flight import Flight
 from quire_lab.simulation.fleet.replica import SimulatedReplica
 from quire_lab.simulation.fleet.transfer import Links, TransferCosts
@@ -65,7 +66,7 @@ class BlockHandover:
         """Send these blocks, except those that have come already for another request."""
         has, limits = target.source, target.limits
         new = [name for name in names if has is None or not has.has(name)]
-        size = len(new) * sum(limits.block_bytes(target.kind.deployment.cache))
+        size = len(new) * sum(bytes_of_blocks(limits, target.kind.deployment.cache))
         ends = [(one.slot, one.kind.deployment) for one in (source, target)]
         end = self._links.send(ends[0], ends[1], size, now)
         return Sent(flight, source, target, names, size, end, life, target.life, flight.times_lost)

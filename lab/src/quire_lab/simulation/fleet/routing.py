@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from quire.core.protocol import Work
 from quire.engine.traces.request import block_names
+from quire.engine.work import Work
 from quire_cluster.rules import (
     MOST_PIECES,
     TOKENS_PER_PIECE,

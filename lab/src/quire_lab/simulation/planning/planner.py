@@ -13,6 +13,7 @@ from functools import partial
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
 from quire.engine.traces.request import TraceRequest
+from quire.execution.kv_bytes import bytes_of_pool
 from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation.arrivals import Arrivals, ClosedLoop, OpenLoop
 from quire_lab.simulation.baselines import BASELINES, Baseline
@@ -73,7 +74,7 @@ class Planner:
         return Plan(
             deployment=self.deployment,
             limits=limits,
-            kv_bytes=limits.pool_bytes(self.deployment.cache),
+            kv_bytes=bytes_of_pool(limits, self.deployment.cache),
             sample=self.sample,
             goals=self.goals,
             asked_rate=rate,

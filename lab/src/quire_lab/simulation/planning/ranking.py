@@ -9,8 +9,8 @@ from functools import partial
 
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
-from quire.core.protocol import Work
 from quire.engine.traces.request import TraceRequest
+from quire.engine.work import Work
 from quire_lab.simulation.fleet import FleetResult, FleetSetup, FleetSimulator, ReplicaKind
 from quire_lab.simulation.latencies import Goals
 from quire_lab.simulation.planning.changes import Change, Changed, Price, changes

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from operator import add
 from typing import NamedTuple
 
+from quire.core.kv_groups import KVGroup
 from quire.core.memory import MoveKind
-from quire.core.protocol.step import Step
+from quire.core.protocol import Step
 
 
 class Work(NamedTuple):
@@ -55,6 +56,22 @@ class Sight(NamedTuple):
 
 
 EVERYTHING = (Sight(1, None),)
+
+
+def sights_of(kv_groups: Sequence[KVGroup], layers: range | None = None) -> tuple[Sight, ...]:
+    """Of a model with these KV groups.
+
+    layers: those that are its own, where a draft model has the others.
+    """
+    kv_groups = [kv_group for kv_group in kv_groups if kv_group.state is None]
+    counts = [
+        len(kv_group.layers) if layers is None else sum(one in layers for one in kv_group.layers)
+        for kv_group in kv_groups
+    ]
+    own = [(one.kept.sight, n) for one, n in zip(kv_groups, counts, strict=True) if n]
+    if all(sight is None for sight, _ in own):
+        return EVERYTHING
+    return tuple(Sight(n / sum(counts), sight) for sight, n in own)
 
 
 class Decoders(NamedTuple):
