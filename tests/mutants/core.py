@@ -41,7 +41,7 @@ _NAMED = f"{_BEYOND}::test_a_state_has_the_name_of_its_depth_where_it_is_stored_
 MUTANTS = (
     Mutant(
         'a setting of true or false takes the text "false", which counts as true',
-        "src/quire/core/settings.py",
+        "src/quire/settings.py",
         '("bool", bool, "true or false"),',
         '("bool", object, "true or false"),',
         "tests/pure/test_config.py::test_a_value_of_another_type_is_refused_by_name",

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.core.settings import parse_bytes
 from quire.engine.config import EngineConfig, check_on_gpu
 from quire.http.config.server import ServerConfig, make_room
+from quire.settings import parse_bytes
 from quire.tools.cli import main
 
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from quire.core.errors import ConfigError
-from quire.core.settings import check_settings, setting
 from quire.engine.config.engine import EngineConfig
 from quire.http.config.server import ServerConfig, check_together
+from quire.settings import check_settings, setting
 
 _LOCAL = 256  # tokens: computing them takes less time than sending their blocks
 _COUNT: Mapping[str, Any] = {"low": 1, "high": 1024, "value": "N"}

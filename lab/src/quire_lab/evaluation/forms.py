@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.core.errors import ConfigError
-from quire.core.settings import QUANTIZATIONS
+from quire.settings import QUANTIZATIONS
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _KV_TYPES = ("float32", "bfloat16", "float16", "int8", "int4", "fp8")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.settings import check_known, check_settings, setting
+from quire.settings import check_known, check_settings, setting
 
 _NAME = "kv_events_config"
 _TRANSPORTS = ("tcp://", "ipc://")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quire.core.errors import ConfigError
-from quire.core.settings import check_known, check_settings, setting
+from quire.settings import check_known, check_settings, setting
 
 ROLES = ("both", "prefill", "decode")
 _NAME = "kv_transfer_config"

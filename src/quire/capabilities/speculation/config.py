@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.settings import (
+from quire.settings import (
     QUANTIZATIONS,
     check_count,
     check_known,

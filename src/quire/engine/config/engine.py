@@ -14,7 +14,8 @@ from quire.blocks.transfer.config import ROLES, KVTransferConfig, check_transfer
 from quire.capabilities.adapters.config import MOST_ADAPTERS, LoraModule
 from quire.capabilities.speculation.config import SpeculativeConfig
 from quire.core.errors import ConfigError
-from quire.core.settings import (
+from quire.engine.config.neutral import without_neutral
+from quire.settings import (
     QUANTIZATIONS,
     check_count,
     check_known,
@@ -23,7 +24,6 @@ from quire.core.settings import (
     check_settings,
     setting,
 )
-from quire.engine.config.neutral import without_neutral
 
 _MOST_RANKS = 64
 _MOST_SEQS = 2**24  # a batch has an entry for each

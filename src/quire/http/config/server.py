@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.settings import check_count, check_settings, parse_texts, setting
 from quire.engine.config import EngineConfig
 from quire.http.config.keys import check_guards, gather_keys
 from quire.http.config.otlp import checked_endpoint, protocol_of, wants_metrics
 from quire.http.config.volatile import rules_of
+from quire.settings import check_count, check_settings, parse_texts, setting
 from quire.text.dialect import DIALECTS, REASONING
 
 _OTHERS = 128  # files that are not connections: weights, logs, devices

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from quire.core.errors import ConfigError, ModelError
-from quire.core.settings import check_count
 from quire.models.gguf import is_gguf, parts_of
 from quire.models.hub import CachedModel, cache_directory, cached_models
 from quire.models.shape import read_shape
+from quire.settings import check_count
 from quire.tools.commands.command import Command
 from quire.tools.commands.fitting import free_for_models, room_for, suggest
 from quire.tools.commands.pull import add_download_dir

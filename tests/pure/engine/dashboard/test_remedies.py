@@ -13,9 +13,9 @@ from lives.script import Life, draw
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Adapter, Request, Step
 from quire.core.scheduling import Scheduler
-from quire.core.settings import parse_bytes
 from quire.engine.dashboard import PoolBytes, Reasons, Row, one_row, rows
 from quire.engine.stats import DecisionLog
+from quire.settings import parse_bytes
 from quire.text.params import SamplingParams
 from support.schedulers import make_scheduler
 from support.slow import random_runs
