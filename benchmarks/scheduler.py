@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from quire.capabilities.beams import BeamSearch
 from quire.core.memory import Demand, PagedAllocator
 from quire.core.protocol import Outcome, Progress, Request, Sample, Step, StepResult
 from quire.core.scheduling import BatchLimits, Scheduler
@@ -122,6 +123,7 @@ def fork(children: int = 8) -> float:
 def beam_step(width: int = 6) -> float:
     """Median microseconds of schedule + update while all beams live and split."""
     scheduler = Scheduler(PagedAllocator(1024, BLOCK_SIZE), BatchLimits(width, 256))
+    scheduler.begin_search = BeamSearch
     params = SamplingParams(use_beam_search=True, n=width, max_tokens=300, ignore_eos=True)
     scheduler.add(Request("beams", tuple(range(100)), params, 300, seed=0))
     times = []

@@ -10,8 +10,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
+from quire.capabilities.beams import BeamSearch
 from quire.core.protocol import Adapter, Request, SoftCut, TokenLogprobs, column_biases
-from quire.core.scheduling.beam_search import BeamSearch
 
 VOCAB = 50
 EOS = 0

@@ -30,7 +30,7 @@ _QUEUE_TIME, _CUTS = (
     f"{_OF_SCHEDULING}/test_soft_cuts.py",
 )
 _BEAMS, _BRANCHING = (
-    f"{_OF_SCHEDULING}/test_beam_search.py",
+    "tests/pure/capabilities/test_beam_search.py",
     f"{_OF_SCHEDULING}/test_branching.py",
 )
 
@@ -613,28 +613,28 @@ MUTANTS = (
     ),
     Mutant(
         "beams that end are not replaced by the next best",
-        f"{_SCHEDULING}/beam_search.py",
+        "src/quire/capabilities/beams.py",
         "if not end][: self.width]",
         "if not end][: self.width - sum(ends)]",
         f"{_BEAMS}::test_a_beam_that_ends_makes_room_for_another",
     ),
     Mutant(
         "an end counts wherever it stands among the candidates",
-        f"{_SCHEDULING}/beam_search.py",
+        "src/quire/capabilities/beams.py",
         "strict=True))[: self.width]:",
         "strict=True)):",
         f"{_BEAMS}::test_an_end_counts_only_among_the_best",
     ),
     Mutant(
         "beams' scores are not divided by length",
-        f"{_SCHEDULING}/beam_search.py",
+        "src/quire/capabilities/beams.py",
         "choice.score / len(tokens) ** self._length_penalty",
         "choice.score",
         f"{_BEAMS}::test_scores_are_divided_by_length",
     ),
     Mutant(
         "a beam ends before min_tokens",
-        f"{_SCHEDULING}/beam_search.py",
+        "src/quire/capabilities/beams.py",
         "token_id in self._stops and length >= self._min_tokens",
         "token_id in self._stops",
         f"{_BEAMS}::test_no_end_before_min_tokens",

@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from quire.capabilities.beams import BeamSearch
 from quire.core.memory import BlockMove, BlockTable, MoveKind
 from quire.core.protocol import (
     Chunk,
@@ -32,7 +33,6 @@ from quire.core.protocol import (
     column_biases,
     confirmed,
 )
-from quire.core.scheduling.beam_search import BeamSearch
 from support.tables import visible
 
 VOCAB = 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from quire.capabilities.beams import BeamSearch
 from quire.core.memory import KVAllocator
 from quire.core.scheduling import (
     BatchLimits,
@@ -32,4 +33,6 @@ def make_scheduler(
     batch = replace(BatchLimits(max_num_seqs, max_num_batched_tokens), **own(BatchLimits))
     queueing, recovery = Queueing(**own(Queueing)), Recovery(**own(Recovery))
     assert not settings, f"no scheduler has {settings}"
-    return Scheduler(allocator, batch, queueing, recovery, caching)
+    scheduler = Scheduler(allocator, batch, queueing, recovery, caching)
+    scheduler.begin_search = BeamSearch
+    return scheduler

@@ -10,6 +10,7 @@ from quire.blocks.events import EventPublisher
 from quire.blocks.store import Store
 from quire.blocks.transfer import BlockFetcher, BlockServer
 from quire.capabilities.adapters.served import Adapters
+from quire.capabilities.beams import Beams
 from quire.capabilities.grammar import Grammars
 from quire.capabilities.misses import MissFinder
 from quire.capabilities.sessions import SessionManager
@@ -47,6 +48,7 @@ class Capabilities(NamedTuple):
     others: OtherRanks | None = None
     grammars: Grammars | None = None
     misses: MissFinder | None = None
+    beams: Beams = Beams()  # which every engine has
 
 
 class Forgetful(Protocol):

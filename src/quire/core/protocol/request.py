@@ -92,14 +92,8 @@ class Params(Protocol):
 
     @property
     def use_beam_search(self) -> bool:
-        """Whether the branches are beams, and these two their rules."""
+        """Whether the branches are beams."""
         ...
-
-    @property
-    def length_penalty(self) -> float: ...
-
-    @property
-    def early_stopping(self) -> bool | str: ...
 
 
 class PooledPrompt(Protocol):

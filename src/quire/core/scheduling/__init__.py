@@ -7,7 +7,7 @@ from quire.core.scheduling.preemption import Recovery
 from quire.core.scheduling.prefix_cache import Caching
 from quire.core.scheduling.request_queue import Queueing
 from quire.core.scheduling.scheduler import Scheduler
-from quire.core.scheduling.sequence import MemoryStory, SequenceGroup
+from quire.core.scheduling.sequence import Extension, Hypothesis, MemoryStory, Search, SequenceGroup
 from quire.core.scheduling.session import Session
 
 __all__ = [
@@ -15,12 +15,15 @@ __all__ = [
     "BatchLimits",
     "Caching",
     "Capability",
+    "Extension",
     "Hooks",
+    "Hypothesis",
     "LookupWatcher",
     "MemoryStory",
     "Queueing",
     "Recovery",
     "Scheduler",
+    "Search",
     "SequenceGroup",
     "Session",
 ]

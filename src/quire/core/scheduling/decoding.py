@@ -10,9 +10,8 @@ from quire.core.memory import BlockMove, KVAllocator
 from quire.core.protocol.request import FinishReason, Request
 from quire.core.protocol.step import Forked, Opened, Progress, Sample, Step, StepResult
 from quire.core.scheduling.adapters import AdapterSlots
-from quire.core.scheduling.beam_search import BeamSearch, Extension
 from quire.core.scheduling.scores import PromptScores
-from quire.core.scheduling.sequence import Sequence, SequenceGroup, Status
+from quire.core.scheduling.sequence import Extension, Search, Sequence, SequenceGroup, Status
 from quire.core.scheduling.session import Session
 
 Candidates = dict[int, Seq[tuple[int, float]]]
@@ -52,11 +51,10 @@ class LiveGroups:
     def get(self, request_id: str) -> SequenceGroup | None:
         return self._groups.get(request_id)
 
-    def add(self, request: Request, rank: float) -> SequenceGroup:
+    def add(self, request: Request, rank: float, beams: Search | None) -> SequenceGroup:
         seq_id = next(self._seq_ids)
         prompt, hashes = request.prompt_token_ids, request.block_hashes
         trunk = Sequence(seq_id, 0, prompt, request.root_hash, hashes)
-        beams = BeamSearch(request) if request.params.use_beam_search else None
         scores, num_top = None, request.params.prompt_logprobs
         if num_top is not None:
             tokens, size = len(request.prompt_token_ids), self._allocator.block_size

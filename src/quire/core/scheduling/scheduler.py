@@ -28,7 +28,7 @@ from quire.core.scheduling.preemption import Preemption, Recovery
 from quire.core.scheduling.prefix_cache import Caching, PrefixCache
 from quire.core.scheduling.request_queue import Queueing, RequestQueue
 from quire.core.scheduling.scores import ScoredBlocks
-from quire.core.scheduling.sequence import SequenceGroup, Status
+from quire.core.scheduling.sequence import Search, SequenceGroup, Status
 from quire.core.scheduling.session import Session, refuse_as_turn
 from quire.core.scheduling.sessions import Sessions
 from quire.core.scheduling.sharing import BesideShare, DecodeShare
@@ -45,7 +45,10 @@ class Scheduler:
     ends.
 
     caching: None: nothing that has been computed is found again.
+    begin_search: for requests of beams; None: there are none.
     """
+
+    begin_search: Callable[[Request], Search] | None = None
 
     def __init__(
         self,
@@ -97,8 +100,14 @@ class Scheduler:
             self.stats.decisions[Verdict.REFUSE.value] += 1
             raise
         if session is None:
-            return self.queue.enqueue(self._live.add(request, rank))
+            return self.queue.enqueue(self._live.add(request, rank, self._search_for(request)))
         return self.queue.enqueue(self.sessions.begin(session, request, rank))
+
+    def _search_for(self, request: Request) -> Search | None:
+        if not request.params.use_beam_search:
+            return None
+        assert self.begin_search is not None, "whoever lets requests ask for beams has set it"
+        return self.begin_search(request)
 
     def abort(self, request_id: str, *, invalid: bool = False) -> bool:
         """End a request and free its blocks; False if there is none of that id.

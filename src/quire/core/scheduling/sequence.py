@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from quire.core.memory import BlockHash, hash_blocks
-from quire.core.protocol.request import Request
+from quire.core.protocol.request import FinishReason, Request
 from quire.core.protocol.soft_cut import SoftCut
-from quire.core.scheduling.beam_search import BeamSearch
 from quire.core.scheduling.scores import PromptScores
 
 _T = TypeVar("_T")
@@ -142,6 +142,54 @@ class Status(Enum):
     RESIDENT = "resident"  # holds blocks but does not run: an idle session, or its next turn
 
 
+class Extension(NamedTuple):
+    """Extend a live beam by a token."""
+
+    beam: int  # its number among the live beams
+    token_id: int
+    score: float  # sum of the log-probabilities of the output so far
+
+
+class Hypothesis(NamedTuple):
+    """A finished beam."""
+
+    score: float
+    cumulative_logprob: float
+    token_ids: tuple[int, ...]
+
+
+class Search(ABC):
+    """Chooses which branches of a request go on, and by which tokens, all of them at once.
+
+    finished: the beams that have ended, best first.
+    """
+
+    finished: list[Hypothesis]
+
+    @property
+    @abstractmethod
+    def num_candidates(self) -> int:
+        """Likeliest tokens to look at for each beam."""
+
+    @abstractmethod
+    def advance(
+        self,
+        length: int,
+        candidates: Seq[Seq[tuple[int, float]]],
+        output_of: Callable[[int], Seq[int]],
+    ) -> list[Extension]:
+        """The beams to go on with, best first; empty when the search is over.
+
+        length: output tokens of each beam once the next is chosen.
+        candidates: for each live beam, its likeliest next tokens and their log-probabilities, the
+            likeliest first.
+        output_of: the output so far of a live beam, by its number; for those that end.
+        """
+
+    @abstractmethod
+    def finish_reason(self, hypothesis: Hypothesis) -> FinishReason: ...
+
+
 class SequenceGroup:
     """A request and its live branches, scheduled, preempted and restored together."""
 
@@ -154,7 +202,7 @@ class SequenceGroup:
         self,
         request: Request,
         trunk: Sequence,
-        beams: BeamSearch | None,
+        beams: Search | None,
         rank: tuple[float, int],
         scores: PromptScores | None = None,
     ) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence as Seq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.capabilities.beams import BeamSearch
 from quire.core.protocol.request import Request
-from quire.core.scheduling.beam_search import BeamSearch
 from quire.core.scheduling.chunking import tokens_to_compute
 from quire.core.scheduling.preemption import plan_regrowth, shared_length
 from quire.core.scheduling.sequence import Sequence, SequenceGroup, Status

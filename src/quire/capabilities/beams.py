@@ -9,32 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import NamedTuple
 
-from quire.core.protocol.request import FinishReason, Request
-
-
-class Extension(NamedTuple):
-    """Extend a live beam by a token."""
-
-    beam: int  # its number among the live beams
-    token_id: int
-    score: float  # sum of the log-probabilities of the output so far
+from quire.core.protocol import FinishReason, Request
+from quire.core.scheduling import Capability, Extension, Hooks, Hypothesis, Scheduler, Search
+from quire.text.params import params_of
 
 
-class Hypothesis(NamedTuple):
-    """A finished beam."""
+class Beams(Capability):
+    """Begins a search for each request that asks for one."""
 
-    score: float  # sum of log-probabilities / length ** length_penalty
-    cumulative_logprob: float
-    token_ids: tuple[int, ...]
+    def engine_begins(self, scheduler: Scheduler, hooks: Hooks) -> None:
+        scheduler.begin_search = BeamSearch
 
 
-class BeamSearch:
-    """The scores of one request's live beams, and the best hypotheses that have ended."""
+class BeamSearch(Search):
+    """The scores of one request's live beams, and the best hypotheses that have ended.
+
+    A hypothesis' score is the sum of its log-probabilities / length ** length_penalty.
+    """
 
     def __init__(self, request: Request) -> None:
-        params = request.params
+        params = params_of(request)
         self.width = params.width
         self.finished: list[Hypothesis] = []  # best first, at most ``width``
         self._scores = [0.0]  # of the live beams, best first
@@ -47,7 +42,7 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """Likeliest tokens to look at for each beam, so that ``width`` can go on after all ends."""
+        """So many that ``width`` can go on after all ends."""
         return max(2, 1 + len(self._stops)) * self.width
 
     def advance(
@@ -56,13 +51,6 @@ class BeamSearch:
         candidates: Sequence[Sequence[tuple[int, float]]],
         output_of: Callable[[int], Sequence[int]],
     ) -> list[Extension]:
-        """The beams to go on with, best first; empty when the search is over.
-
-        length: output tokens of each beam once the next is chosen.
-        candidates: for each live beam, its likeliest next tokens and their log-probabilities, the
-            likeliest first.
-        output_of: the output so far of a live beam, by its number; for those that end.
-        """
         # Each beam's are in order, so that most are not even looked at.
         best = merge(*map(self._choices, range(len(candidates)), candidates), key=_badness)
         ranked = list(islice(best, self.num_candidates))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from quire.capabilities.beams import BeamSearch
 from quire.core.protocol.request import FinishReason, Request
-from quire.core.scheduling.beam_search import BeamSearch, Extension
+from quire.core.scheduling import Extension
 from quire.text.params.sampling_params import SamplingParams
 
 EOS = 0
