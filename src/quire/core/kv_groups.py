@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from quire.core.memory import KV, KeptState, PageShare, Window, kept_by
 
@@ -23,14 +23,6 @@ class KVGroup(NamedTuple):
     window: Window | None = None
     state: KeptState | None = None
     share: PageShare | None = None
-
-    @classmethod
-    def of_values(cls, values: Sequence[Any]) -> KVGroup:
-        """As JSON has it."""
-        layers, num_blocks, num_host_blocks, window, *later = values
-        own = cls(tuple(layers), num_blocks, num_host_blocks, window and Window(*window))
-        state, share, *_ = [*later, None, None]  # records were made before there were any
-        return own._replace(state=state and KeptState(*state), share=share and PageShare(*share))
 
     @property
     def kept(self) -> KV | Window | KeptState:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import (
     BlockHash,
@@ -57,17 +56,6 @@ class EngineLimits:
     def values(self) -> dict[str, Any]:
         """As plain JSON values."""
         return asdict(self)
-
-    @classmethod
-    def of_values(cls, values: Mapping[str, Any]) -> EngineLimits:
-        """Of what ``values`` gave. ConfigError if it is something else."""
-        try:
-            groups = map(KVGroup.of_values, values["kv_groups"])
-            own = {**values, "kv_groups": tuple(groups)}
-            own.pop("kv_events", None)  # records have had it
-            return cls(**own)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"these are not the limits of an engine: {error}") from None
 
     def with_blocks(self, num_blocks: int, num_host_blocks: int = 0) -> EngineLimits:
         """The same with this number of blocks of its own in each KV group."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
-from quire.core.memory import KVAllocator
+from quire.core.memory import KeptState, KVAllocator, PageShare, Window
 from quire.engine.capacity import limits_of
 from quire.engine.config import EngineConfig
 from quire.models.shape import CacheShape
@@ -52,16 +53,24 @@ def limits_under(kv_allocator: str, config: EngineConfig, cache: CacheShape) -> 
 
 
 def limits_of_values(values: Mapping[str, Any]) -> EngineLimits:
-    """Limits as a recording has them. Older ones name the allocator. ConfigError: it has none."""
-    plain = dict(values)
-    kv_allocator = plain.pop("kv_allocator", PAGED)
-    limits = EngineLimits.of_values(plain)
-    if kv_allocator == PAGED:
-        return limits
+    """Limits as ``EngineLimits.values`` wrote them into a recording. ConfigError: it has none."""
+    plain = {name: value for name, value in values.items() if name not in _FORMER}
+    kv_allocator = values.get("kv_allocator", PAGED)
     try:
-        return _in_regions(limits, Reservation(kv_allocator))
-    except ValueError as error:
+        limits = EngineLimits(**plain | {"kv_groups": tuple(map(_kv_group, values["kv_groups"]))})
+        return limits if kv_allocator == PAGED else _in_regions(limits, Reservation(kv_allocator))
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"these are not the limits of an engine: {error}") from None
+
+
+_FORMER = {"kv_allocator", "kv_events"}  # older recordings have these
+
+
+def _kv_group(values: Sequence[Any]) -> KVGroup:
+    layers, num_blocks, num_host_blocks, window, *later = values
+    own = KVGroup(tuple(layers), num_blocks, num_host_blocks, window and Window(*window))
+    state, share, *_ = [*later, None, None]  # recordings were made before there were any
+    return own._replace(state=state and KeptState(*state), share=share and PageShare(*share))
 
 
 def name_of(limits: EngineLimits) -> str:

@@ -6,7 +6,6 @@ from bisect import bisect_left, insort
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol
 
 from quire.core.errors import RequestError
 from quire.core.protocol.decision import SchedulingPolicy
@@ -31,29 +30,6 @@ class Queueing:
     max_queue_time: float | None = None
 
 
-class Newcomers(Protocol):
-    """Groups that wait and have never been let in."""
-
-    @property
-    def num_clients(self) -> int:
-        """Whose they are; 0 where clients do not share."""
-        ...
-
-    def add(self, group: SequenceGroup) -> None: ...
-
-    def first(self) -> SequenceGroup | None: ...
-
-    def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
-        """The first that asks for none of these."""
-        ...
-
-    def let_in(self, group: SequenceGroup) -> None:
-        """The first of them has its blocks, and runs from now on. Its rank is final."""
-        ...
-
-    def remove(self, group: SequenceGroup) -> None: ...
-
-
 class RequestQueue:
     """Groups in order of their ranks: those that run, and those that wait.
 
@@ -68,7 +44,7 @@ class RequestQueue:
         self.policy = policy
         self.running: list[SequenceGroup] = []
         self.accounts = FairQueue() if policy is SchedulingPolicy.FAIR else None
-        self.newcomers: Newcomers = self.accounts or ByRank()
+        self.newcomers = self.accounts or ByRank()
         self.num_new_tokens = 0  # of the newcomers' prompts
         self.num_left = 0  # newcomers that have been let in, or have ended before
         self.sitting: frozenset[str] = frozenset()  # requests that are not let in again yet
@@ -184,7 +160,10 @@ class RequestQueue:
 
 
 class ByRank:
-    """Newcomers by the ranks that they have from when they come."""
+    """Newcomers by the ranks that they have from when they come.
+
+    num_clients: whose they are; 0, as clients do not share.
+    """
 
     num_clients = 0
 
@@ -198,9 +177,11 @@ class ByRank:
         return self._groups[0] if self._groups else None
 
     def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
+        """The first that asks for none of these."""
         return next((one for one in self._groups if one.request.adapter not in adapters), None)
 
     def let_in(self, group: SequenceGroup) -> None:
+        """The first of them has its blocks, and runs from now on."""
         self.remove(group)
 
     def remove(self, group: SequenceGroup) -> None:

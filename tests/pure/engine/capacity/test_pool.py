@@ -32,6 +32,7 @@ from quire.execution.kv_bytes import (
 )
 from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.models.shape import CacheShape
+from quire_lab.contiguous import limits_of_values
 
 FREE = MemoryBudget(100_000, FREE_MEMORY_SHARE)
 # Two layers of eight bytes a token, the second with a window.
@@ -109,7 +110,7 @@ def test_kv_groups_share_pages_where_their_layers_keep_tokens_alike() -> None:
     allocator = limits.allocator()
     assert isinstance(allocator, LayeredAllocator)
     assert allocator.usage() == Usage(free=pages * 16)
-    assert EngineLimits.of_values(json.loads(json.dumps(limits.values()))) == limits
+    assert limits_of_values(json.loads(json.dumps(limits.values()))) == limits
     assert filled(max_num_seqs=2).num_blocks == 2 * (16 + 4) + 1, "no more than a full load"
     with pytest.raises(ConfigError, match="there is room for 160 tokens"):
         filled(kv_cache_memory_bytes=128 * 15, max_model_len=256)
@@ -308,7 +309,7 @@ def test_states_have_a_slot_for_each_sequence_that_runs_and_a_tenth_of_the_pool_
     pool = bytes_of_pool(limits, HYBRID)
     assert states.num_blocks == 5 + int(pool * 0.1) // 4000
     assert paged.num_blocks * 16 * 8 + states.num_blocks * 4000 == pool <= FREE.free * FREE.share
-    assert EngineLimits.of_values(json.loads(json.dumps(limits.values()))) == limits
+    assert limits_of_values(json.loads(json.dumps(limits.values()))) == limits
     assert isinstance(limits.allocator(), LayeredAllocator)
     usage = limits.allocator().usage()
     assert usage.capacity == usage.free == limits.num_blocks * 16
@@ -377,7 +378,7 @@ def test_states_share_pages_with_blocks_and_the_border_is_where_it_is_needed() -
     assert (units, paged.share.span, states.share.span) == (5, 1, 5)
     assert pages == 2**25 // (5 * 2**16) and bytes_of_pool(limits, SHARING) == pages * 5 * 2**16
     assert states.share.lost == (5 * 2**16 - 322_000) * 16 // 2**16
-    assert EngineLimits.of_values(json.loads(json.dumps(limits.values()))) == limits
+    assert limits_of_values(json.loads(json.dumps(limits.values()))) == limits
     many, few = limits.allocator(), limits.allocator()
     number = 0
     while many.admit(number, Demand(16)) is not None:
