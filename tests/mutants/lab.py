@@ -182,4 +182,11 @@ MUTANTS = (
         "    own = None if form is None else",
         f"{_ENGINES}::test_commands_have_what_the_plan_has",
     ),
+    Mutant(
+        "a plan's pool holds in each KV group what all pages would, if it had them alone",
+        "lab/src/quire_lab/simulation/planning/plan.py",
+        "return seqs_that_fit(self.limits, math.ceil(sum(self.sample.mean_tokens)))",
+        "return min(one.seqs_that_fit(math.ceil(sum(self.sample.mean_tokens)), self.limits.block_size) for one in self.limits.kv_groups)",
+        "lab/tests/pure/simulation/test_planner.py::test_a_pool_holds_as_many_requests_as_an_allocator_lets_in",
+    ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -87,29 +86,6 @@ class EngineLimits:
         """The KV group, which is the last, whose layers keep a state of each sequence."""
         last = self.kv_groups[-1] if self.kv_groups else None
         return last if last is not None and last.state is not None else None
-
-    @property
-    def windows(self) -> list[int | None]:
-        """Of each KV group, in tokens."""
-        return [kv_group.window and kv_group.window.tokens for kv_group in self.kv_groups]
-
-    def pages_held(self, num_tokens: int | None, num_seqs: int) -> int:
-        """Most pages that sequences of ``num_tokens`` hold, where KV groups share them."""
-        size = self.block_size
-        return sum(
-            one.share.pages_of(one.most_held(num_tokens, size, num_seqs))
-            for one in self.kv_groups
-            if one.share is not None
-        )
-
-    def seqs_that_fit(self, num_tokens: int | None) -> int:
-        """Sequences of ``num_tokens``, or in a window of any length, that there is room for."""
-        size, share = self.block_size, self.share
-        if share is None:
-            return min(one.seqs_that_fit(num_tokens, size) for one in self.kv_groups)
-        most = min(one.seqs_that_fit(num_tokens, size) for one in self.kv_groups)
-        numbers = range(1, most + 1)
-        return bisect_right(numbers, share.pages, key=lambda n: self.pages_held(num_tokens, n))
 
     def allocator(self) -> KVAllocator:
         """An empty pool."""

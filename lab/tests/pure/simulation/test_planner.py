@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
+from quire.core.memory import Demand
 from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.simulation import MACHINES, MODELS, Deployment
 from quire_lab.simulation.baselines import BASELINES
@@ -74,6 +75,20 @@ def test_fifty_copilot_users() -> None:
     need = plan.memory_need(limits, 50, None)
     assert need is not None
     assert need.num_bytes > DEPLOYMENT.kv_bytes  # that is why some wait
+
+
+@pytest.mark.parametrize("model", ["gpt-32x32x128", "qwen3.5-9b"])
+def test_a_pool_holds_as_many_requests_as_an_allocator_lets_in(model: str) -> None:
+    deployment = Deployment(MODELS[model], DEPLOYMENT.machine)
+    own = planner(deployment=deployment)
+    limits, tokens = own.deployment.limits(), math.ceil(sum(own.sample.mean_tokens))
+    nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(Plan))
+    plan = Plan(**nothing | {"limits": limits, "sample": own.sample})
+    allocator = limits.allocator()
+    let_in = 0
+    while allocator.admit(let_in, Demand(tokens)) is not None:
+        let_in += 1
+    assert plan.room == let_in > 10
 
 
 @pytest.mark.slow

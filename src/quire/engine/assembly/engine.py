@@ -180,7 +180,8 @@ def _build(
     )
     record(engine, config, capacity, started)
     if events is not None:
-        events.start(config.block_size, limits.windows)
+        windows = [one.window and one.window.tokens for one in limits.kv_groups]
+        events.start(config.block_size, windows)
     release_threads()  # it may run in another thread than this one
     return engine, _named(capacity, config, directory, described)
 

@@ -3,7 +3,7 @@
 from quire.engine.capacity.description import Capacity, DraftShare, describe_kv_groups
 from quire.engine.capacity.limits import limits_of
 from quire.engine.capacity.losses import KnownLoss, form_key, known_loss, remember_loss
-from quire.engine.capacity.pool import fill, size_of
+from quire.engine.capacity.pool import fill, seqs_that_fit, size_of
 from quire.engine.capacity.working import (
     DEVICE,
     INNER,
@@ -30,6 +30,7 @@ __all__ = [
     "limits_of",
     "numbers_per_token",
     "remember_loss",
+    "seqs_that_fit",
     "size_of",
     "step_bytes",
 ]

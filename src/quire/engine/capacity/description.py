@@ -12,7 +12,7 @@ from quire.core.kv_groups import KVGroup
 from quire.core.limits import EngineLimits
 from quire.core.memory import Window
 from quire.engine.capacity.losses import KnownLoss
-from quire.engine.capacity.pool import size_of
+from quire.engine.capacity.pool import seqs_that_fit, size_of
 
 _TYPICAL_TOKENS = (161, 338)  # mean prompt and output of ShareGPT chats (PagedAttention, fig. 11)
 
@@ -101,7 +101,7 @@ class Capacity:
             longest = f"the full {self.max_model_len:,} tokens"
             if typical > self.max_model_len:
                 typical, chats = self.max_model_len, ""
-        full, usual = map(self.limits.seqs_that_fit, (self.max_model_len, typical))
+        full, usual = (seqs_that_fit(self.limits, n) for n in (self.max_model_len, typical))
         return (
             f"{self.model_name} in {self.dtype}: {size_of(self.weight_bytes)} of weights"
             f"{_describe_rounding(self.quantization)}, {size_of(self.kv_bytes_per_token)} of KV "

@@ -86,7 +86,7 @@ def _fill_pages(
     block_bytes = bytes_of_blocks(limits, cache)
     limits = _with_pages(limits, own, [0] * len(own))
     page_bytes = own[0].units * bytes_of_unit(limits, cache)
-    full_load = limits.pages_held(limits.max_model_len, limits.max_num_seqs)
+    full_load = pages_held(limits, limits.max_model_len, limits.max_num_seqs)
     if limits.states is not None:
         full_load = math.ceil(full_load / (1 - _SNAPSHOTS))
     pages = pool_blocks(page_bytes, full_load, config.kv_cache_memory_bytes, budget)
@@ -173,7 +173,7 @@ def _with_longest(limits: EngineLimits, cache: CacheShape, config: EngineConfig)
     size, longest, share = limits.block_size, limits.max_model_len, limits.share
     needed = [kv_group.most_held(longest, size) for kv_group in limits.kv_groups]
     if share is not None:
-        if limits.pages_held(longest, 1) <= share.pages:
+        if pages_held(limits, longest, 1) <= share.pages:
             return limits
         fits = _longest_on_pages(limits, share)
     else:
@@ -200,7 +200,26 @@ def _longest_on_pages(limits: EngineLimits, share: PageShare) -> int:
     """The longest text that there is room for, in whole blocks; 0: none."""
     size = limits.block_size
     lengths = range(size, (limits.max_model_len or size) + 1, size)
-    return size * bisect_right(lengths, share.pages, key=lambda n: limits.pages_held(n, 1))
+    return size * bisect_right(lengths, share.pages, key=lambda n: pages_held(limits, n, 1))
+
+
+def pages_held(limits: EngineLimits, num_tokens: int | None, num_seqs: int) -> int:
+    """Most pages that sequences of ``num_tokens`` hold, where KV groups share them."""
+    size = limits.block_size
+    return sum(
+        one.share.pages_of(one.most_held(num_tokens, size, num_seqs))
+        for one in limits.kv_groups
+        if one.share is not None
+    )
+
+
+def seqs_that_fit(limits: EngineLimits, num_tokens: int | None) -> int:
+    """Sequences of ``num_tokens``, or in a window of any length, that there is room for."""
+    most = min(one.seqs_that_fit(num_tokens, limits.block_size) for one in limits.kv_groups)
+    if limits.share is None:
+        return most
+    numbers, pages = range(1, most + 1), limits.share.pages
+    return bisect_right(numbers, pages, key=lambda n: pages_held(limits, num_tokens, n))
 
 
 def size_of(num_bytes: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from quire.core.errors import ConfigError
 from quire.core.limits import EngineLimits
-from quire.engine.capacity import fill, limits_of
+from quire.engine.capacity import fill, limits_of, seqs_that_fit
 from quire.engine.config import EngineConfig
 from quire.execution.memory_limits import FREE_MEMORY_SHARE, MemoryBudget
 from quire.kernels.compiled import KERNELS, why_missing
@@ -140,7 +140,7 @@ def room_for(
 
 def _users(limits: EngineLimits, tokens: int | None) -> int:
     """How many conversations of that length the pool holds and the engine runs at once."""
-    return min(limits.seqs_that_fit(tokens), limits.max_num_seqs)
+    return min(seqs_that_fit(limits, tokens), limits.max_num_seqs)
 
 
 class Suggestion(NamedTuple):

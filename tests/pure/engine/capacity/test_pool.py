@@ -20,7 +20,7 @@ from quire.core.memory import (
 )
 from quire.core.protocol import RecoveryCosts, SchedulingPolicy
 from quire.core.scheduling import BatchLimits
-from quire.engine.capacity import fill, limits_of
+from quire.engine.capacity import fill, limits_of, seqs_that_fit
 from quire.engine.capacity.pool import pool_blocks
 from quire.engine.config import EngineConfig
 from quire.execution.kv_bytes import (
@@ -182,7 +182,7 @@ def test_a_draft_model_shares_pages_with_its_target() -> None:
     apart = filled(
         both._replace(rows=((512, 256), *both.rows[1:])), room, max_num_batched_tokens=512
     )
-    assert (apart.seqs_that_fit(2000), limits.seqs_that_fit(2000)) == (7, 23)
+    assert (seqs_that_fit(apart, 2000), seqs_that_fit(limits, 2000)) == (7, 23)
 
 
 def test_a_draft_model_with_states_has_them_in_its_targets_slots() -> None:
@@ -206,7 +206,7 @@ def test_a_draft_model_with_states_has_them_in_its_targets_slots() -> None:
     slot = 48 * (3_268_608 + 16 * 65_920) + 18 * 1_122_304
     assert bytes_of_blocks(limits, both) == [16 * (16 * 4096 + 6 * 2048), slot]
     assert [one.share and one.share.span for one in limits.kv_groups] == [1, 183]
-    assert limits.seqs_that_fit(2000) == 44
+    assert seqs_that_fit(limits, 2000) == 44
     with pytest.raises(ConfigError, match="its layers keep a state, and those of the model"):
         large._replace(state_bytes=(), draft_bytes=()).with_draft(small)
 
@@ -227,7 +227,7 @@ def test_gemma_on_one_card_runs_as_many_as_all_of_its_memory_holds(
     budget = MemoryBudget(int(0.9 * 80 * 2**30 - weights), 1.0)
     border = cache._replace(rows=((3, 5), *[(4, 4)] * (layers - 1)))
     apart, together = (filled(one, budget, max_num_batched_tokens=512) for one in (border, cache))
-    assert (apart.seqs_that_fit(2000), together.seqs_that_fit(2000)) == requests
+    assert (seqs_that_fit(apart, 2000), seqs_that_fit(together, 2000)) == requests
     allocator = together.allocator()
     for seq_id in range(requests[1]):
         assert allocator.admit(seq_id, Demand(1999)) == 0
@@ -383,7 +383,7 @@ def test_states_share_pages_with_blocks_and_the_border_is_where_it_is_needed() -
     number = 0
     while many.admit(number, Demand(16)) is not None:
         number += 1
-    assert number == 85 == limits.seqs_that_fit(16)  # a border drawn for either fails the other
+    assert number == 85 == seqs_that_fit(limits, 16)  # a border drawn for either fails the other
     assert number + -(-number // 5) == pages
     usage = many.usage()
     assert usage.capacity == limits.num_blocks * 16 and usage.external == number

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from quire.core.limits import EngineLimits
+from quire.engine.capacity import seqs_that_fit
 from quire.models.shape import ModelShape
 from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation.catalogue.machines import Machine
@@ -158,9 +159,7 @@ class Plan:
     @property
     def room(self) -> int:
         """Requests of mean length, at their ends, that the pool holds at one time."""
-        length = math.ceil(sum(self.sample.mean_tokens))
-        size = self.limits.block_size
-        return min(group.seqs_that_fit(length, size) for group in self.limits.kv_groups)
+        return seqs_that_fit(self.limits, math.ceil(sum(self.sample.mean_tokens)))
 
     @property
     def best_block_size(self) -> int:
