@@ -15,8 +15,8 @@ import pytest
 from quire.core.memory import Usage
 from quire.core.protocol import RecoveryCosts, Work
 from quire.engine.traces.request import Segment, TraceRequest
-from quire.tools.recording import check, lines
 from quire_lab.recorded import Look, MomentRecording
+from quire_lab.recording import check, lines
 from quire_lab.reports import write_report
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import Instant, SimulationResult
