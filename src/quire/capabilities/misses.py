@@ -87,7 +87,7 @@ class EarlierPrompts:
         self.num_bytes = 0
 
     def of(self, request: Request) -> Iterator[Earlier]:
-        """Of the client of this one, the latest first."""
+        """Earlier prompts of the request's client, the latest first."""
         own = self._owned.get(_owner(request), {})
         return islice(reversed(own.values()), _MOST_COMPARED)
 
@@ -237,7 +237,7 @@ def _deepest(tokens: bytes, earlier: Iterable[Earlier]) -> tuple[int, list[Earli
 
 
 def _common(one: bytes, other: bytes, at: int = 0, other_at: int = 0) -> int:
-    """How many tokens are the same, from these on."""
+    """How many tokens are the same, from ``at`` and ``other_at`` on."""
     first, second = _WIDTH * at, _WIDTH * other_at
     low, high = 0, min(len(one) - first, len(other) - second) // _WIDTH + 1
     while high - low > 1:  # ``low`` tokens are the same, ``high`` are not

@@ -61,7 +61,7 @@ class Attention:
 
     @property
     def gates(self) -> int:
-        """Of what it gives; see ``SelfAttention``."""
+        """The gates of its output; see ``SelfAttention``."""
         return self.qkv.parts.get("gate", 0)
 
     @property
@@ -246,7 +246,7 @@ class Multiplying(NamedTuple):
         return part
 
     def normed(self, attention: Attention, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys, of all heads together."""
+        """Queries and keys, normalised over all heads together."""
         norms = attention.query_norm, attention.key_norm
         if self.ranks is not None and norms[0] is not None and norms[1] is not None:
             return _norm_over(self.ranks, (query, norms[0]), (key, norms[1]))

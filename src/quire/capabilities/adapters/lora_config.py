@@ -72,9 +72,9 @@ class LoraConfig:
         )
 
     def scale(self, module: str, rank: int) -> float:
-        """What the product of the matrices of ``module`` is multiplied by.
+        """The factor of the product of a module's matrices.
 
-        ModelError: the config says of its rank otherwise, or that it is left alone.
+        ModelError: the config gives the module another rank, or does not list it.
         """
         said = _found(self.ranks, module, self.rank)
         if rank != said:
@@ -120,7 +120,7 @@ def _number(source: Path, fields: Mapping[str, Any], name: str, default: float) 
 def _patterns(
     source: Path, fields: Mapping[str, Any], name: str
 ) -> Mapping[re.Pattern[str], float]:
-    """Numbers by what modules' names end with, as a regular expression that soon has an answer."""
+    """Numbers by pattern: regular expressions for the ends of modules' names, of bounded cost."""
     given = fields.get(name) or {}
     if not isinstance(given, dict):
         raise ModelError(f"{source}: {name} must be an object")
@@ -138,7 +138,7 @@ def _patterns(
 
 
 def _found(values: Mapping[re.Pattern[str], float], module: str, default: float) -> float:
-    """Of the first pattern that fits, as in PEFT."""
+    """The value of the first pattern that fits, as in PEFT."""
     return next((value for fits, value in values.items() if fits.fullmatch(module)), default)
 
 

@@ -220,7 +220,7 @@ class _SchemaRules:
         return self._anything
 
     def _map(self, value: str) -> str:
-        """An object with any keys."""
+        """A rule for an object with any keys."""
         key = self._text({}) if self._notation.quoted else r"/\w{1,64}/"
         pair = self._rules.rule(f'{key} ":" {value}')
         return self._rules.rule(f'"{{" ({pair} ("," {pair})*)? "}}"')

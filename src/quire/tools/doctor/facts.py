@@ -90,7 +90,7 @@ def gather() -> Facts:
 
 
 def _computing() -> dict[str, Any]:
-    """The facts for which PyTorch is asked, or what is so without it."""
+    """The facts that PyTorch tells, or what holds without it."""
     system_name = f"{platform.system()} {platform.release()}"
     versions = f"Quire {__version__}, Python {platform.python_version()}, {system_name}, torch"
     try:
