@@ -149,7 +149,7 @@ def _number(path: Path) -> int | None:
 
 
 def _text(path: Path, *, first_line: bool = False) -> str:
-    """The text of a file; empty if it cannot be read: the system sets no such limit, or hides it."""
+    """The text of a file; empty if it cannot be read: then the system tells no such limit."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return file.readline() if first_line else file.read()

@@ -125,13 +125,13 @@ class Grammars(Capability):
         return BoxedRules(next(self._numbers), form, self._follower, self._slow)
 
     def compiles(self, params: SamplingParams) -> bool:
-        """Whether ``rules`` has to wait for something to be compiled."""
+        """Whether ``rules`` would have to compile something."""
         asked = asked_of(params)
         with self._lock:
             return asked is not None and asked not in self._compiled
 
     def _source(self, asked: Asked) -> Source:
-        """See that it can be compiled, where nobody else's is followed."""
+        """Compile once in the box where no output is followed, to see that it can be done."""
         with self._lock:
             if (known := self._compiled.get(asked)) is not None:
                 self._compiled.move_to_end(asked)
@@ -179,7 +179,7 @@ class Grammars(Capability):
         return self._box.worker()
 
     def recall(self, scheduler: Scheduler) -> None:
-        """See ``Capability``: who knows now what may come next."""
+        """See ``Capability``: call back requests whose answers have come."""
         for follower in (self._follower, self._slow):
             follower.pump(None, 0.0)
         sitting = list[str]()
