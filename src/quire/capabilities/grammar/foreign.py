@@ -74,7 +74,7 @@ class Foreign:
         return str(self._layout.get("whitespace_pattern") or r"[ \t\n\r]+")
 
     def check(self) -> None:
-        """RequestError where llguidance does not understand the schema, or finds nothing that fits."""
+        """RequestError where llguidance does not understand the schema, or nothing fits it."""
         if why := self._why_not(self._json(edited(self._schema, [_harmless]))):
             raise RequestError(f"{_FIELD}: {why}", _FIELD)
 
