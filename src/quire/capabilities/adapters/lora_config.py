@@ -128,11 +128,13 @@ def _patterns(
     for pattern in given:
         repeats = len(re.findall(r"[*+?{]", pattern))
         if len(pattern) > _LONGEST_PATTERN or repeats > _MOST_REPEATS or _REPEATED.search(pattern):
-            raise ModelError(f"{source}: {name} holds a pattern that is too much: {pattern:.100}")
+            raise ModelError(
+                f"{source}: {name} holds a pattern that may take for ever: {pattern:.100}"
+            )
         try:
             compiled = re.compile(rf"(?:.*\.)?(?:{pattern})")
         except (re.error, RecursionError) as error:
-            raise ModelError(f"{source}: {name} holds no pattern: {error}") from None
+            raise ModelError(f"{source}: {name} holds no regular expression: {error}") from None
         found[compiled] = _number(source, given, pattern, 0)
     return found
 
