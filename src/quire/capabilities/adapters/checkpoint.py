@@ -18,9 +18,9 @@ from quire.capabilities.adapters.tensors import TensorFile
 from quire.core.errors import ModelError
 from quire.kernels.adapters import Site, Update, Updates
 from quire.models.adaptable import Adaptable, Replaceable
+from quire.models.files import StoredTensor
 from quire.models.linear import Given
 from quire.models.parts import ALL
-from quire.models.safetensors_file import StoredTensor
 
 WEIGHTS = "adapter_model.safetensors"
 
