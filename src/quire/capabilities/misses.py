@@ -133,7 +133,6 @@ class MissFinder(Capability):
         self._takers.clear()
 
     def looked_up(self, group: SequenceGroup, cached: int, stateless: int = 0) -> None:
-        """See ``LookupWatcher``."""
         request, trunk = group.request, group.branches[0]
         self._takers[trunk.seq_id] = request
         if len(self._takers) > _MOST_PROMPTS:

@@ -73,9 +73,7 @@ class Forward(Protocol):
         """The states of all tokens, and of the rows that the batch asks for once more."""
         ...
 
-    def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
-        """See ``Model.go_on``."""
-        ...
+    def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None: ...
 
 
 class DirectForward:
@@ -151,7 +149,6 @@ class Worker:
         return self._forward(batch, sampled)
 
     def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
-        """See ``Model.go_on``."""
         return self._forward.go_on(texts, vocab_size)
 
     def logits(self, states: Tensor, heads: Sequence[OtherHead] = ()) -> Tensor:

@@ -55,7 +55,6 @@ class Templates:
             raise ModelError(f"the chat template does not compile: {reason(error)}") from error
 
     def render(self, source: str, given: Mapping[str, Any], most: float, field: str) -> str:
-        """See ``Renderer``."""
         try:
             template, understood = self._compiled(source)
         except MemoryError:

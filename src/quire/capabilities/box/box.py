@@ -291,7 +291,6 @@ class BoxWorker:
         return self._shared
 
     def call(self, method: str, *arguments: object, seconds: float, gives: type[_T]) -> _T:
-        """See ``Box.call``."""
         allowed = self.allows(seconds)
         self.send(method, *arguments)
         with suppress(TimeoutError):

@@ -112,16 +112,13 @@ class BoxedGuide:
 
     @property
     def finder(self) -> Follower:
-        """See ``OutputGuide``."""
         return self.follower
 
     @property
     def failure(self) -> str | None:
-        """See ``OutputGuide``."""
         return self.rules.failure or self._failure
 
     def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
-        """See ``OutputGuide``."""
         masks, flight = self._masks, self.flight
         if len(lengths) == 1 and not forced and (lengths[0] in masks or lengths[0] in flight):
             return self.wanted is not None
@@ -165,30 +162,24 @@ class BoxedGuide:
             rules.waiting.discard(self.number)
 
     def wait(self, deadline: float) -> None:
-        """See ``OutputGuide``."""
         if self.number in self.rules.waiting:
             self.follower.pump(self, deadline)
 
     def mask(self, length: int) -> Mask | None:
-        """See ``OutputGuide``."""
         return self._masks.get(length) if self.rules.failure is None else self.follower.nothing
 
     def spent(self) -> float:
-        """See ``OutputGuide``."""
         spent, self._spent = self._spent, 0.0
         return spent
 
     def late(self) -> None:
-        """See ``OutputGuide``."""
         self.rules.sitting = True
 
     def forced(self, length: int) -> Sequence[int]:
-        """See ``OutputGuide``."""
         known, tokens = self._forced
         return tokens if known == length else ()
 
     def retreat(self, length: int) -> None:
-        """See ``OutputGuide``."""
         self.kept = min(self.kept, length)
         self._forced, self._failure = (-1, ()), None
         self._masks = {place: mask for place, mask in self._masks.items() if place <= length}
@@ -198,7 +189,6 @@ class BoxedGuide:
             self.wanted = output, [place for place in places if place <= length], False
 
     def fork(self) -> BoxedGuide:
-        """See ``OutputGuide``."""
         other = BoxedGuide(self.rules)
         if self.number not in self.rules.waiting and self.follower is other.follower:
             self.follower.fork(self, other)
@@ -266,7 +256,6 @@ class Follower:
             self._dropped.append(guide.number)
 
     def begin(self) -> None:
-        """See ``Finder``."""
         if self._asking:
             if self._called is not None:
                 self._receive(0.0)

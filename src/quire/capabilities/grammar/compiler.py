@@ -128,7 +128,6 @@ class GrammarCompiler:
         return None if form is None else self.rules_of(form)
 
     def rules_of(self, form: Form) -> Rules:
-        """See ``rules``."""
         asked, thinking, source = form
         if asked is None:
             return Rules(None, thinking, self._ends)

@@ -39,7 +39,6 @@ class PlainGuide:
         self._forced: Sequence[int] = ()
 
     def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
-        """See ``OutputGuide``."""
         places = [(self._guide, output, length) for length in lengths]
         self._masks = dict(zip(lengths, Guide.fill_masks(places, self._vocab_size), strict=True))
         self._forced = self._guide.forced(output) if forced else ()
@@ -52,23 +51,18 @@ class PlainGuide:
         """See ``OutputGuide``."""
 
     def spent(self) -> float:
-        """See ``OutputGuide``."""
         return 0.0
 
     def mask(self, length: int) -> Mask | None:
-        """See ``OutputGuide``."""
         return self._masks.get(length)
 
     def forced(self, length: int) -> Sequence[int]:
-        """See ``OutputGuide``."""
         return self._forced
 
     def retreat(self, length: int) -> None:
-        """See ``OutputGuide``."""
         self._guide.retreat(length)
 
     def fork(self) -> PlainGuide:
-        """See ``OutputGuide``."""
         return PlainGuide(self._guide.fork(), self._vocab_size)
 
 
@@ -97,7 +91,6 @@ class Grammars(Capability):
         *,
         additional_properties: bool = False,
     ) -> None:
-        """See ``GrammarCompiler``."""
         self._tokenizer, self._additional_properties = tokenizer, additional_properties
         self._vocab_size, self._ends = vocab_size, ends
         self._lock = threading.Lock()
@@ -192,12 +185,10 @@ class Grammars(Capability):
         self._sitting = bool(scheduler.queue.sitting)
 
     def rest(self) -> None:
-        """See ``Capability``."""
         if self._sitting:
             time.sleep(_REST)
 
     def close(self) -> None:
-        """See ``Capability``."""
         with self._lock:
             box = self._box
         if box is not None:

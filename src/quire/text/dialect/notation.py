@@ -57,7 +57,6 @@ class Notation:
     stops: tuple[str, ...]
 
     def arguments(self, rules: GrammarRules, schema: Schema) -> str:
-        """See ``Frame.arguments``."""
         return _SchemaRules(self, rules, definitions(schema)).object(schema, 0)
 
     def read(self, reader: TextReader, calls: Calls, name: str) -> Reading[bool]:

@@ -70,7 +70,6 @@ class Spelling:
     # -- for grammars --------------------------------------------------------------------------
 
     def arguments(self, rules: GrammarRules, schema: Schema) -> str:
-        """See ``Frame.arguments``."""
         parameters = []
         line = "\n" if self.margin else ""
         for key, one, required in members(schema):
