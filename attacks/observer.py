@@ -13,7 +13,7 @@ from attacks.honest import HONEST, QUIET
 from attacks.target import Limits
 from attacks.victim import Victim
 from attacks.watch import Watch
-from quire.tools.bench.machine import OthersShare
+from quire.tools.doctor.machine import OthersShare
 
 _POLL = 0.05
 _LONGEST_HONEST = 60.0  # seconds in which all honest clients are served

@@ -15,8 +15,8 @@ from urllib.request import urlopen
 
 import psutil
 
-from quire.tools.bench.machine import seconds_of_tree
-from quire.tools.bench.processes import ServerProcess, serving
+from quire.tools.doctor.machine import seconds_of_tree
+from quire_lab.bench.processes import ServerProcess, serving
 
 _LONGEST_SETTLING = 10.0  # seconds until what is not needed has been given back
 _HELD = ("used", "reserved", "internal", "external")  # states of a KV slot that somebody holds

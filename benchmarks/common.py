@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from quire.tools.bench.machine import machine_facts
-from quire.tools.bench.report import describe
+from quire_lab.bench.report import describe, machine_facts
 
 _LIMITS = Path(__file__).with_name("limits.py")
 

@@ -29,9 +29,9 @@ import numpy as np
 import psutil
 from common import add_common_flags, flags_of, show
 
-from quire.tools.bench.processes import ServerProcess, serving
-from quire.tools.bench.systems import Online
-from quire.tools.bench.workloads import BenchRequest, one_request
+from quire_lab.bench.processes import ServerProcess, serving
+from quire_lab.bench.systems import Online
+from quire_lab.bench.workloads import BenchRequest, one_request
 
 PAGES = ("none", "hidden", "open")
 

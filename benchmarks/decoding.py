@@ -17,9 +17,10 @@ import torch
 from common import flags_of
 
 from quire import LLM
-from quire.tools.bench.machine import machine_facts, read_bandwidth, shortest
-from quire.tools.bench.workloads import one_request
 from quire.tools.commands.flags import engine_options
+from quire.tools.doctor.machine import read_bandwidth, shortest
+from quire_lab.bench.report import machine_facts
+from quire_lab.bench.workloads import one_request
 
 STEPS = 60
 

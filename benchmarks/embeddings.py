@@ -145,7 +145,7 @@ def _in_a_process(name: str, arguments: argparse.Namespace) -> dict[str, Any] | 
 
 
 def _show(found: dict[str, list[dict[str, Any]]]) -> None:
-    from quire.tools.bench.machine import machine_facts
+    from quire_lab.bench.report import machine_facts
 
     machine = machine_facts()
     print(f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}")

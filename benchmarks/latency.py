@@ -15,7 +15,7 @@ from typing import Any
 
 from common import add_common_flags, flags_of, show
 
-from quire.tools.bench.processes import run_bench
+from quire_lab.bench.processes import run_bench
 
 DECODE = ["--input-len", "128", "--output-len", "256", "--num-iters", "1"]
 LONG = ["--input-len", "4096", "--output-len", "1", "--num-iters", "1"]

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from common import flags_of
 from torch import Tensor
 
-from quire.tools.bench.machine import machine_facts, read_bandwidth, shortest
+from quire.tools.doctor.machine import read_bandwidth, shortest
+from quire_lab.bench.report import machine_facts
 
 BYTES = 256 << 20
 ROWS = (1, 4, 16, 64, 512)

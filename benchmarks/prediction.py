@@ -29,7 +29,8 @@ wait_briefly()  # before torch is loaded
 
 from quire.engine.config import EngineConfig  # noqa: E402
 from quire.engine.traces.request import TraceRequest  # noqa: E402
-from quire.tools.bench.machine import OthersShare, machine_facts  # noqa: E402
+from quire.tools.doctor.machine import OthersShare  # noqa: E402
+from quire_lab.bench.report import machine_facts  # noqa: E402
 from quire_lab.calibration.calibrate import calibrate  # noqa: E402
 from quire_lab.calibration.prediction import predict  # noqa: E402
 from quire_lab.calibration.steps import UNITS  # noqa: E402

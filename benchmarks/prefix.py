@@ -12,7 +12,7 @@ from typing import Any
 
 from common import add_common_flags, flags_of, middle, show
 
-from quire.tools.bench.processes import run_bench
+from quire_lab.bench.processes import run_bench
 
 FLAGS = {"cached": "--enable-prefix-caching", "uncached": "--no-enable-prefix-caching"}
 

@@ -27,9 +27,9 @@ from quire.engine.progress import RequestProgress
 from quire.execution import executor as executor_module
 from quire.execution.sampling.choosing import Choosing
 from quire.kernels.ops import Kernels
-from quire.tools.bench.machine import machine_facts
-from quire.tools.bench.workloads import make_workload
 from quire.tools.commands.flags import engine_options
+from quire_lab.bench.report import machine_facts
+from quire_lab.bench.workloads import make_workload
 
 PARTS = (
     "products",

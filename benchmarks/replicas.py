@@ -27,8 +27,8 @@ from common import add_common_flags, flags_of, show
 
 from quire.models.demo import DEMO_MODEL
 from quire.models.shape import read_shape
-from quire.tools.bench.http_client import HttpClient
-from quire.tools.bench.processes import serving
+from quire_lab.bench.http_client import HttpClient
+from quire_lab.bench.processes import serving
 
 PREFIXES, PREFIX_TOKENS, OWN_TOKENS, OUTPUT_TOKENS = 8, 512, 32, 16
 AT_ONCE = 2

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from common import flags_of
 
-from quire.tools.bench.http_client import HttpClient
-from quire.tools.bench.report import describe_times, percentiles
-from quire.tools.bench.systems import BenchRun, Online
-from quire.tools.bench.workloads import fill
+from quire_lab.bench.http_client import HttpClient
+from quire_lab.bench.report import describe_times, percentiles
+from quire_lab.bench.systems import BenchRun, Online
+from quire_lab.bench.workloads import fill
 from quire_lab.workload import read_azure
 
 

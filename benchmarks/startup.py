@@ -14,9 +14,9 @@ import time
 
 from common import add_common_flags, flags_of, show
 
-from quire.tools.bench.processes import serving
-from quire.tools.bench.systems import Online
-from quire.tools.bench.workloads import one_request
+from quire_lab.bench.processes import serving
+from quire_lab.bench.systems import Online
+from quire_lab.bench.workloads import one_request
 
 
 def start(arguments: list[str]) -> tuple[float, float, int]:

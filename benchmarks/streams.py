@@ -43,7 +43,7 @@ from quire.http.config.server import ServerConfig
 from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.serving import Server
 from quire.text.tokenizer import load_tokenizer
-from quire.tools.bench.machine import machine_facts
+from quire_lab.bench.report import machine_facts
 
 _DEMO = Path(quire.__file__).parent / "models/demo"
 _VOCAB, _FIRST_WORD, _WORDS = 4096, 1000, 2000  # token ids

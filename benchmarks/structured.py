@@ -26,7 +26,7 @@ from quire import LLM  # which lets idle threads sleep, as it does in a server
 from quire.capabilities.grammar import Grammars
 from quire.core.errors import RequestError
 from quire.text.params import SamplingParams, StructuredOutputs
-from quire.tools.bench.machine import seconds_of_tree
+from quire.tools.doctor.machine import seconds_of_tree
 
 _WORDS = ["name", "age", "city", "email", "price", "tags", "note", "status", "owner", "count"]
 _KINDS: list[dict[str, Any]] = [

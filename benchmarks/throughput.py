@@ -14,7 +14,7 @@ from typing import Any
 
 from common import add_common_flags, flags_of, middle, show
 
-from quire.tools.bench.processes import run_bench, serving
+from quire_lab.bench.processes import run_bench, serving
 
 
 def served(model: list[str], engine: list[str], workload: list[str]) -> dict[str, Any]:

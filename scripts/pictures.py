@@ -22,8 +22,8 @@ import uvicorn
 from playwright.sync_api import Page, sync_playwright
 
 from quire.http.guards.listening import bound
-from quire.http.live.page import replay_app
-from quire.tools.recording import lines
+from quire_lab.commands.replay import replay_app
+from quire_lab.recording import lines
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

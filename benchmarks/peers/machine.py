@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import read_bandwidth
-from quire.tools.bench.machine import machine_facts
+from quire_lab.bench.report import machine_facts
 
 _INSTRUCTIONS = (
     *("amx_bf16", "amx_int8", "amx_tile", "avx512_bf16", "avx512_vnni", "avx512f"),

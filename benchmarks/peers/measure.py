@@ -12,8 +12,8 @@ import psutil
 
 from benchmarks.peers.cache import PeerError, last_line
 from benchmarks.peers.workloads import Workload
-from quire.tools.bench.machine import OthersShare
-from quire.tools.bench.processes import stop
+from quire.tools.doctor.machine import OthersShare
+from quire_lab.bench.processes import stop
 
 REPOSITORY = Path(__file__).parents[2]
 _PATIENCE = 1800.0  # seconds that a run may take, loading included

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from quire.tools.bench.workloads import BenchRequest, make_workload, one_request
+from quire_lab.bench.workloads import BenchRequest, make_workload, one_request
 
 _SEED = 7
 _FIRST_TOKENS = (1900, 4096)

@@ -18,10 +18,10 @@ import uvicorn
 
 from quire.engine.dashboard import Cell
 from quire.http.guards.listening import bound
-from quire.http.live.bundling import moment_page
-from quire.http.live.page import replay_app
-from quire.tools.recording import check, lines
+from quire_lab.commands.replay import replay_app
 from quire_lab.recorded import Look, MomentRecording
+from quire_lab.recording import check, lines
+from quire_lab.reports.page import moment_page
 from quire_lab.simulation import Simulator
 from support.accessible import violations
 from support.block_truth import Frame

@@ -26,7 +26,7 @@ from tests.clients.obeying import CONTEXT, TEMPLATE, obeying_server
 
 from benchmarks.peers.cache import Cache, PeerError
 from quire.models.demo import DEMO_MODEL
-from quire.tools.bench.processes import serving
+from quire_lab.bench.processes import serving
 
 _PATIENCE = 300.0  # seconds that a client's script may take
 _TOLD = 25  # lines of one that failed

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from attacks.doors import bodies
 from fuzz.case import Case
 from fuzz.child import Limits, Outcome
-from quire.tools.bench.processes import ServerProcess, serving
+from quire_lab.bench.processes import ServerProcess, serving
 
 _FLAGS = ("--trust-request-chat-template", "--tool-call-parser", "hermes")
 _MODEL = "quire-demo"

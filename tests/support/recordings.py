@@ -7,8 +7,8 @@ from pathlib import Path
 
 from quire.core.protocol import RecoveryCosts
 from quire.engine.traces.request import TraceRequest
-from quire.tools.recording import RecordingHeader, Writer
 from quire_lab.recorded import Look, SimulationRecording
+from quire_lab.recording import RecordingHeader, Writer
 from quire_lab.simulation import OpenLoop, SimulationResult, Simulator, Work
 from support.limits import make_limits
 

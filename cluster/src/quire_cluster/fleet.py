@@ -30,7 +30,6 @@ class Fleet:
         self._answer = answering.options(stream=True, method_name="answer")
 
     async def ask(self, call: ReplicaCall, hint: Hint) -> AsyncGenerator[list[Message], None]:
-        """See ``Replicas.ask``."""
         answer = self._answer.remote(call, hint)
         try:
             await asyncio.wait_for(anext(answer), _ACCEPTED)

@@ -21,7 +21,7 @@ from quire.engine.stats import DecisionLog, EngineStats, PartTimes
 from quire.engine.waiting_room import WaitingRoom
 from quire.http.answers.rendering import encode
 from quire.http.live.state import RequestStory, StateReader
-from quire.tools.recording.form import STORIES, RecordingHeader, Writer
+from quire_lab.recording.form import STORIES, RecordingHeader, Writer
 from quire_lab.simulation.engine import SimulatedEngine
 from quire_lab.simulation.result import Instant, RequestHolding
 

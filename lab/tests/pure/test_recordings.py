@@ -17,9 +17,9 @@ from quire.engine.dashboard import BlockMap, BlockState, Cell, delta, snapshot
 from quire.engine.dashboard.holders import first_blocks
 from quire.engine.traces.request import Segment, TraceRequest
 from quire.tools.cli import main
-from quire.tools.recording import RecordingHeader, Writer, check, form, lines, reading
-from quire.tools.recording.form import name_of
 from quire_lab.recorded import Look, MomentRecording, SimulationRecording
+from quire_lab.recording import RecordingHeader, Writer, check, form, lines, reading
+from quire_lab.recording.form import name_of
 from quire_lab.simulation import OpenLoop, Simulator
 from quire_lab.simulation.engine import SimulatedEngine
 from quire_lab.simulation.export import summary_values

@@ -142,7 +142,7 @@ class EarlierPrompts:
         self.num_bytes = 0
 
     def of(self, request: Request) -> Iterator[Earlier]:
-        """Of the client of this one, the latest first."""
+        """Earlier prompts of the request's client, the latest first."""
         own = self._owned.get(_owner(request), {})
         return islice(reversed(own.values()), _MOST_COMPARED)
 
@@ -188,7 +188,6 @@ class MissFinder(Capability):
         self._takers.clear()
 
     def looked_up(self, group: SequenceGroup, cached: int, stateless: int = 0) -> None:
-        """See ``LookupWatcher``."""
         request, trunk = group.request, group.branches[0]
         self._takers[trunk.seq_id] = request
         if len(self._takers) > _MOST_PROMPTS:
@@ -292,7 +291,7 @@ def _deepest(tokens: bytes, earlier: Iterable[Earlier]) -> tuple[int, list[Earli
 
 
 def _common(one: bytes, other: bytes, at: int = 0, other_at: int = 0) -> int:
-    """How many tokens are the same, from these on."""
+    """How many tokens are the same, from ``at`` and ``other_at`` on."""
     first, second = _WIDTH * at, _WIDTH * other_at
     low, high = 0, min(len(one) - first, len(other) - second) // _WIDTH + 1
     while high - low > 1:  # ``low`` tokens are the same, ``high`` are not

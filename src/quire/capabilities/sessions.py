@@ -114,7 +114,7 @@ class OpenSession(Session):
         return list(self._events)
 
     def note(self, what: SessionVerb, request_id: str | None = None) -> None:
-        """It has been used: what has been done."""
+        """Record that a verb has used the session."""
         number, epoch, tokens = self._num_events, self.cache_epoch, len(self.history)
         self._events.append(SessionEvent(number, what, epoch, tokens, request_id))
         self._num_events += 1
@@ -157,13 +157,13 @@ class SessionManager(Capability):
         return session
 
     def unknown(self, session_id: str) -> UnknownSessionError:
-        """What is told of a session that is not open."""
+        """The error for a session that is not open."""
         timeout = self.rules.timeout
         expiry = f"; it may have expired: session_timeout is {timeout:g} seconds" if timeout else ""
         return UnknownSessionError(f"session {session_id:.100} is not open{expiry}", "session_id")
 
     def all(self) -> list[OpenSession]:
-        """The one that has not been used for longest first."""
+        """Open sessions, the least recently used first."""
         found = [one for one in list(self._sessions.values()) if not self._has_expired(one)]
         return sorted(found, key=lambda session: session.idle_since)
 
@@ -215,7 +215,7 @@ class SessionManager(Capability):
         self._sessions[session_id] = session
 
     def _refuse_to_keep(self, last_n: int | None) -> None:
-        """What is kept must leave room for an input and an answer."""
+        """RequestError unless ``last_n`` leaves room for an input and an answer."""
         sinks, size = self.rules.ring
         if last_n is None:
             return

@@ -13,9 +13,9 @@ from quire.kernels.adapters import AdaptedRows, OwnTables
 
 
 class StepAdapters:
-    """Numbers for the adapters of the step at hand; their weights, where it is computed.
+    """The numbers that a step's adapters have in its batch, and their weights.
 
-    weights: of all that are in memory: as ``Kernels.keep_adapter`` gave them, and their tables.
+    weights: of all adapters in memory: what ``Kernels.keep_adapter`` gave, and their tables.
     """
 
     def __init__(self, weights: Mapping[Adapter, tuple[Any, OwnTables]]) -> None:
@@ -23,7 +23,7 @@ class StepAdapters:
         self.at_hand: Sequence[Adapter] = []  # of the step, as they are numbered
 
     def numbers(self, known: Sequence[Opened]) -> list[int]:
-        """Of each sequence's adapter, -1 where it has none; nothing where nobody has one."""
+        """The number of each sequence's adapter, -1 for none; empty where no sequence has one."""
         adapters = [one.request.adapter for one in known]
         self.at_hand = [one for one in dict.fromkeys(adapters) if one is not None]
         if not self.at_hand:
@@ -32,7 +32,7 @@ class StepAdapters:
         return [-1 if one is None else number[one] for one in adapters]
 
     def rows(self, numbers: Tensor, query_starts: Sequence[int]) -> tuple[AdaptedRows, ...]:
-        """What is to be changed, of sequences whose rows begin at ``query_starts``."""
+        """The rows that adapters change, of sequences whose rows begin at ``query_starts``."""
         ranges: list[list[tuple[int, int]]] = [[] for _ in self.at_hand]
         for number, bounds in zip(numbers.tolist(), pairwise(query_starts), strict=True):
             if number >= 0:

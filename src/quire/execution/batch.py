@@ -105,8 +105,8 @@ def pack(
 
     asked: rows of tokens that are read out. fed_places, fed_rows, adapters: see ``Fields``.
 
-    Lists, which become one array once they are whole: most steps have few tokens, and the weights
-    have just been through the caches, so it is quickest to touch little code and memory.
+    Fields are lists that become one array at the end: most steps have few tokens, and weights
+    have just emptied the caches, so the quickest way touches little code and memory.
     """
     token_ids, positions, ends, output_starts = list[int](), list[int](), list[int](), list[int]()
     bounds, tables, has_cuts = [0], list[BlockTable](), False

@@ -32,7 +32,7 @@ from quire.models.base import Model
 class Draft(NamedTuple):
     """A loaded model that drafts for another, whose layers are the pool's last ones.
 
-    make: of a worker that computes it, and of the other's vocab_size, who drafts.
+    make: makes the drafter, of the worker that computes it and the target's vocab_size.
     """
 
     model: Model
@@ -41,7 +41,7 @@ class Draft(NamedTuple):
 
     @property
     def own_shapes(self) -> list[KVShape | StateShape]:
-        """What its layers keep: of drafts nothing, see ``CacheShape.with_draft``."""
+        """What the draft model's layers keep; nothing of drafts, see ``CacheShape.with_draft``."""
         kept = self.model.kv_shapes
         return [one._replace(columns=0) if isinstance(one, StateShape) else one for one in kept]
 
@@ -62,7 +62,7 @@ class DeviceRuntime(Protocol):
         ...
 
     def start_up_lock(self) -> AbstractContextManager[None]:
-        """To be held from before the model is loaded until the executor is there."""
+        """A lock to hold from before the model is loaded until the executor is there."""
         ...
 
     def admit(self, weight_bytes: int) -> None:
@@ -70,8 +70,10 @@ class DeviceRuntime(Protocol):
         ...
 
     def settling(self) -> AbstractContextManager[None]:
-        """To be held from before ``memory_budget`` until ``promise``, so that nobody else is
-        promised the same memory."""
+        """A lock to hold from before ``memory_budget`` until ``promise``.
+
+        Else another engine might be promised the same memory.
+        """
         ...
 
     def memory_budget(
@@ -81,9 +83,9 @@ class DeviceRuntime(Protocol):
         ...
 
     def promise(self, kept: int, files: int) -> None:
-        """Main memory that the engine will take over time: other engines do not count it as free.
+        """Announce main memory that the engine will take over time; others count it as taken.
 
-        files: that are there once there is an executor, in a directory that is memory.
+        files: bytes of files in memory that are there once there is an executor.
         """
         ...
 
@@ -211,7 +213,7 @@ class OnCPU:
     def _forward(
         self, model: Model, first: int, kernels: Kernels, adapters: StepAdapters | None = None
     ) -> Forward:
-        """Of a model whose layers are those of the pool from ``first`` on."""
+        """The forward pass of a model whose layers are those of the pool from ``first`` on."""
         layers = self._kv_cache.layers[first : first + len(model.kv_shapes)]
         return DirectForward(model, layers, kernels, adapters)
 

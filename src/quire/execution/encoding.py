@@ -36,7 +36,7 @@ class EncoderExecutor:
         self.forget()
 
     def forget(self) -> None:
-        """No text is known any more that steps have told of."""
+        """Forget all texts."""
         self._roster = Roster()
 
     @torch.inference_mode()

@@ -31,11 +31,11 @@ class StepDrafts(Protocol):
     """Makes the drafts that steps leave to it, in each step before the target computes it."""
 
     def forget(self) -> None:
-        """No sequence lives any more that steps have told of."""
+        """Forget all sequences."""
         ...
 
     def catch_up(self, step: Step) -> None:
-        """To be done before a step moves blocks."""
+        """Compute what was put off; called before a step moves blocks."""
         ...
 
     def fill(
@@ -45,7 +45,7 @@ class StepDrafts(Protocol):
         ...
 
     def observe(self, chunks: Sequence[Chunk], outcomes: Mapping[int, Outcome]) -> None:
-        """What came of the chunks that ``fill`` gave."""
+        """Learn what came of the chunks that ``fill`` gave."""
         ...
 
 
@@ -75,7 +75,7 @@ class ModelExecutor:
         self.forget()
 
     def forget(self) -> None:
-        """No sequence lives any more that steps have told of."""
+        """Forget all sequences."""
         self._roster, self.pasts = Roster(), Pasts()
         self._last: Choosing | None = None
         self.pools.forget()
@@ -138,5 +138,5 @@ class ModelExecutor:
 
 
 def _looks_back(step: Step) -> bool:
-    """Whether a sequence is opened whose params look at what came before."""
+    """Whether the step opens a sequence whose parameters look at earlier tokens."""
     return any(params_of(opened.request).needs_history for opened in step.opened)

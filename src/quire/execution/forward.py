@@ -23,7 +23,7 @@ else is ready."""
 
 
 def nothing_sampled() -> Tensor:
-    """Where no token is lacking."""
+    """The sampled tokens for a batch that lacks none."""
     return torch.zeros(0, dtype=torch.int64)
 
 
@@ -73,9 +73,7 @@ class Forward(Protocol):
         """The states of all tokens, and of the rows that the batch asks for once more."""
         ...
 
-    def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
-        """See ``Model.go_on``."""
-        ...
+    def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None: ...
 
 
 class DirectForward:
@@ -119,7 +117,7 @@ class BlockStore(Protocol):
     def layers(self) -> Sequence[LayerMemory]: ...
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
-        """Carry out moves as if in their order; those that failed."""
+        """Carry out moves as if in their order; return those that failed."""
         ...
 
 
@@ -140,7 +138,7 @@ class Worker:
         self._forward = forward
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
-        """Carry out block moves as if in their order; those that failed."""
+        """Carry out block moves as if in their order; return those that failed."""
         return self._kv_cache.move(moves)
 
     def compute(self, batch: StepBatch, sampled: Sampled) -> Hidden:
@@ -151,11 +149,10 @@ class Worker:
         return self._forward(batch, sampled)
 
     def go_on(self, texts: Texts, vocab_size: int) -> Tensor | None:
-        """See ``Model.go_on``."""
         return self._forward.go_on(texts, vocab_size)
 
     def logits(self, states: Tensor, heads: Sequence[OtherHead] = ()) -> Tensor:
-        """float32 [R, V] of ``states`` [R, d]. heads: by which some of them are."""
+        """Logits, float32 [R, V], of ``states`` [R, d]. heads: other heads for some of the rows."""
         logits = self.model.logits(states)
         for places, own in heads:
             logits[places] = own(states[places])

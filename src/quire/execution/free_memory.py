@@ -20,9 +20,9 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 def free_memory(
     system: Path = SYSTEM, process: Path = PROCESS, promised: Path | None = None
 ) -> int:
-    """Bytes of the machine, or what one of its limits leaves if that is less.
+    """Free bytes of the machine, or what one of its limits leaves if that is less.
 
-    What other engines were promised is not free. promised: where they say so.
+    Memory promised to other engines is not free. promised: the directory of their promises.
     """
     machine = psutil.virtual_memory()
     limits = [

@@ -46,7 +46,7 @@ def measure_recovery(
     move = executor.worker.move
 
     def seconds_to_swap(first: int, groups: Sequence[KVGroup]) -> float:
-        """One way, of a block; the mean over these KV groups, the ``first`` and those after it."""
+        """Seconds for a block, one way; the mean over ``groups``, numbered from ``first`` on."""
         count = min(
             (min(_BLOCKS, one.num_blocks, one.num_host_blocks) for one in groups), default=0
         )
@@ -81,7 +81,7 @@ def measure_recovery(
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The best of some repeats: what it costs when nothing else gets in the way."""
+    """The shortest of some repeats: the time it takes when nothing else gets in the way."""
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter()

@@ -35,9 +35,9 @@ class MemoryBudget(NamedTuple):
 
 
 class MemoryLimit(NamedTuple):
-    """One of them.
+    """A limit to this process's memory.
 
-    group: the cgroup that all who are in it share it with; None: it is no cgroup's.
+    group: the cgroup whose processes share the limit; None: it is no cgroup's.
     alone: whether no other process's memory counts.
     """
 
@@ -58,7 +58,7 @@ def memory_limits(system: Path = SYSTEM, process: Path = PROCESS) -> list[Memory
 
 
 def tightest(system: Path = SYSTEM, process: Path = PROCESS) -> MemoryLimit | None:
-    """The one that leaves least; None: there is none."""
+    """The limit that leaves least; None: there is none."""
     return min(memory_limits(system, process), key=lambda limit: limit.left, default=None)
 
 
@@ -121,7 +121,7 @@ def _of_process(process: Path) -> Iterator[MemoryLimit]:
 
 
 def _numbers(ranges: str) -> set[int]:
-    """Of "0-2,5"; none, if it is something else."""
+    """The numbers in "0-2,5"; empty for any other form."""
     found: set[int] = set()
     try:
         for part in ranges.strip().split(","):
@@ -143,13 +143,13 @@ def _fields(path: Path, skip: int = 0) -> dict[str, int]:
 
 
 def _number(path: Path) -> int | None:
-    """None, too, where it says "max"."""
+    """The number in a file; None if it says "max", or cannot be read."""
     text = _text(path).strip()
     return int(text) if text.isdigit() else None
 
 
 def _text(path: Path, *, first_line: bool = False) -> str:
-    """Nothing, where it cannot be read: the system then sets no such limit, or does not tell."""
+    """The text of a file; empty if it cannot be read: then the system tells no such limit."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return file.readline() if first_line else file.read()

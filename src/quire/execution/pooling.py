@@ -33,11 +33,11 @@ class Pools:
         self.kept: dict[int, Tensor] = {}
 
     def forget(self) -> None:
-        """No sequence lives any more."""
+        """Forget all sequences."""
         self.kept.clear()
 
     def drop(self, closed: Iterable[int]) -> None:
-        """Sequences that a step closes, once tokens of the one before have been chosen."""
+        """Forget sequences that a step closes, once the tokens of the step before are chosen."""
         for seq_id in closed:
             self.kept.pop(seq_id, None)
 
@@ -65,7 +65,7 @@ class Pools:
                 yield seq_id, outcome(row[list(token_ids)])
 
     def _pooled(self, chunk: Chunk, params: PoolingParams, states: Tensor) -> Tensor:
-        """[d], of all that has been computed: what is wanted once the prompt ends."""
+        """The pooled state [d] of the prompt as far as it is computed."""
         if params.pooling is Pooling.LAST:
             return states[-1]
         if params.pooling is Pooling.CLS:
@@ -97,7 +97,7 @@ def finished(state: Tensor, params: PoolingParams, dense: Sequence[Dense] = ()) 
 
 
 def outcome(vector: Tensor) -> Outcome:
-    """A failure, where its numbers are none."""
+    """The outcome of a vector: a failure if its numbers are not finite."""
     numbers = vector.float().cpu()
     if not numbers.isfinite().all():
         return Outcome(failure=_NOT_NUMBERS)

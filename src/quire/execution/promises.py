@@ -142,7 +142,9 @@ def _locked(directory: Path) -> IO[str]:
     while not _takes(lock, fcntl.LOCK_EX):
         if time.monotonic() > end:
             lock.close()
-            raise TimeoutError(f"another engine measures for more than {_PATIENCE:g} s")
+            raise TimeoutError(
+                f"another engine has been measuring memory for more than {_PATIENCE:g} s"
+            )
         time.sleep(_PAUSE)
     for path in directory.glob(_FILES):  # of those that have ended
         if _read(path) is None:

@@ -109,7 +109,7 @@ class PackedUpdates:
         return self._put(gains), self._put(shifts)
 
     def _put(self, tensor: Tensor) -> int:
-        """Note where an update is from now on."""
+        """Copy a tensor to the packed memory; its address there."""
         place, self._left = self._left[: tensor.nbytes], self._left[tensor.nbytes :]
         place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
         return int(place.data_ptr())

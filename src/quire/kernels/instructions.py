@@ -66,7 +66,7 @@ def choose(wanted: str, builds: Sequence[str], refusals: Mapping[str, str]) -> I
 
 
 def lifted_by_nobody(why: str) -> bool:
-    """Whether a refusal is the processor's own."""
+    """Whether a refusal is for what the processor lacks, which no setting changes."""
     return why.startswith(_LACKS)
 
 

@@ -40,7 +40,7 @@ class StateShape(NamedTuple):
 
     @property
     def draft_bytes(self) -> int:
-        """Of what is kept for each draft."""
+        """Bytes kept for each draft."""
         return 4 * self.columns
 
 
@@ -69,7 +69,7 @@ class LayerKV(NamedTuple):
         kv_group: int = 0,
         scales: Callable[[], Tensor | None] = lambda: None,
     ) -> LayerKV:
-        """Of tensors that these make; ``numbers`` for so many of each token and head."""
+        """A layer's memory. numbers: makes a tensor with this many numbers per token and head."""
         keys = numbers(shape.key_dim)
         if shape.latent:
             return cls(keys, numbers(0), kv_group, scales(), latent=shape.value_dim)
@@ -127,7 +127,7 @@ class OwnMemory:
         self._all, self._next = kv, iter(kv)
 
     def of(self, source: int | None) -> LayerMemory:
-        """The next that is no other's; or that of the layer which is ``source`` among them."""
+        """The next layer's own memory; with ``source``, the memory of that one among them."""
         return next(self._next) if source is None else self._all[source]
 
 

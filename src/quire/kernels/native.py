@@ -121,7 +121,7 @@ def native_mlp(mlp: DenseMLP) -> _native.Mlp | None:
 
 
 def activation_numbers(activation: Activation) -> tuple[int, bool, float, float, float, float]:
-    """As the C++ module takes it."""
+    """An activation as the C++ module takes it."""
     name, gated, factor, alphas, cut = activation
     above, below = alphas or (0.0, 0.0)
     return ACTIVATION_CODES[name], gated, factor, above, below, math.nan if cut is None else cut

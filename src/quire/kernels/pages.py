@@ -53,7 +53,7 @@ class HugePages:
         return place.view(dtype).view(shape)
 
     def held(self, tensor: Tensor) -> Tensor:
-        """A copy of it here."""
+        """A copy of a tensor in this memory."""
         return self.zeros(tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
 

@@ -24,7 +24,6 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
-    """See ``Kernels.activate``."""
     name, gated, factor, alphas, cut = activation
     if cut is not None:
         first, *rest = x.chunk(2, dim=-1) if gated else (x,)
@@ -41,7 +40,6 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
 
 
 def allow(x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
-    """See ``Kernels.allow``."""
     bits = masks[:, :, None] >> torch.arange(32, device=x.device, dtype=torch.int32) & 1
     allowed = F.pad(bits.flatten(1), (0, x.shape[1] - bits[0].numel()))  # [N, V]
     out = x.clone(memory_format=torch.contiguous_format)

@@ -54,7 +54,6 @@ class StreamCorrection:
 
 
 def predict(streams: Tensor, prediction: StreamPrediction) -> Tensor:
-    """See ``Kernels.predict``."""
     router, count = prediction.router, streams.shape[1]
     modes = router.modes(streams[:, router.active])
     factors = modes @ prediction.coefficients.to(modes.dtype).T
@@ -64,7 +63,6 @@ def predict(streams: Tensor, prediction: StreamPrediction) -> Tensor:
 
 
 def correct(streams: Tensor, x: Tensor, correction: StreamCorrection) -> Tensor:
-    """See ``Kernels.correct``."""
     router = correction.router
     modes = router.modes(x)
     factors = 1 + modes @ correction.coefficients.to(modes.dtype).T

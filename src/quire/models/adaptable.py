@@ -64,7 +64,7 @@ class Replaceable(NamedTuple):
 
 
 def tables(model: Model) -> dict[str, Replaceable]:
-    """Those that adapters can take the place of, by module; none where ranks divide them."""
+    """The tables that adapters can replace, by module; none where ranks divide them."""
     if not isinstance(model, DecoderModel) or model.decoder.ranks is not None:
         return {}
     decoder, found = model.decoder, {}
@@ -76,7 +76,7 @@ def tables(model: Model) -> dict[str, Replaceable]:
 
 
 def num_layers(model: Model) -> int:
-    """As many as adapters number, where what they change is."""
+    """The number of layers, as adapters count them."""
     if isinstance(model, DecoderModel):
         return len(model.decoder.layers)
     return 1 + max(one.layer for one in adaptable(model).values())

@@ -90,7 +90,7 @@ class WeightAdmission:
     def _check_room(self, directory: Path, quantization: str | None) -> None:
         needed, free = self.of_experts(quantization), shutil.disk_usage(directory).free
         if not needed:
-            raise ConfigError("experts_path is for mixtures of experts, and this model is none")
+            raise ConfigError("experts_path is for mixtures of experts, and this model has none")
         if needed > free:
             raise ConfigError(
                 f"experts_path: the experts take {needed:,} bytes, but only {free:,} are free in "

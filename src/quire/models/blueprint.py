@@ -176,7 +176,7 @@ class Biases:
 
 
 class PartFactors(NamedTuple):
-    """Times what the parts of a layer give, and what the gates of MLPs are given."""
+    """Factors of what a layer's parts give, and of what the gates of MLPs are given."""
 
     state: float = 1.0
     attention: float = 1.0

@@ -99,7 +99,7 @@ def _read_learned(
 
 
 def _leave_guessing_layers(plan: Blueprint, weights: Weights, layers: str) -> None:
-    """Those that files have, of as many as the config says."""
+    """Leave unread the layers for multi-token prediction, as far as files have them."""
     there = {
         name.removeprefix(f"{layers}.").partition(".")[0]
         for name in weights

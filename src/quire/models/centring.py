@@ -105,7 +105,6 @@ class _Watching:
         plan: Any,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        """See ``Kernels.attend``."""
         if key is not None:
             normed = self._normed(query, spec.query_norm), self._normed(key, spec.key_norm)
             self.seen.append((*normed, rotation))

@@ -243,7 +243,6 @@ _READERS: Mapping[str, Callable[[ConfigFields], Blueprint]] = {
 
 
 def read(config: ModelConfig) -> Blueprint:
-    """See ``Family.read``."""
     plan = _READERS[config.architecture](config.fields)
     if config.has_head:
         return plan

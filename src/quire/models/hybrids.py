@@ -206,7 +206,7 @@ def falcon(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     into_state = factor("ssm_in_multiplier")
     gate, values, keys, queries, steps = _factors(fields, "ssm_multipliers", 5)
     if (recurrent.biased and into_state != 1) or (plan.biases.qkv and into != 1):
-        raise ModelError(f"{fields.source}: inputs are multiplied and have biases as well")
+        raise ModelError(f"{fields.source}: projections with biases may have no input multipliers")
     mlp_gate, mlp = _factors(fields, "mlp_multipliers", 2)
     if not fields.get("mamba_rms_norm", bool, False):
         recurrent = replace(recurrent, names=replace(recurrent.names, norm=None), norm_width=0)

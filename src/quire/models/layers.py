@@ -61,7 +61,7 @@ class Attention:
 
     @property
     def gates(self) -> int:
-        """Of what it gives; see ``SelfAttention``."""
+        """The gates of its output; see ``SelfAttention``."""
         return self.qkv.parts.get("gate", 0)
 
     @property
@@ -99,7 +99,6 @@ class Recurrent:
         return StateShape(self.spec.convolution.kept, self.spec.state, self.spec.columns)
 
     def fusable(self) -> SelfRecurrence:
-        """See ``Attention.fusable``."""
         return SelfRecurrence(self.inputs.product, self.output, self.spec, self.widened)
 
     def taken(self, x: Tensor) -> Tensor:
@@ -124,7 +123,6 @@ class MLP:
     activation: Activation
 
     def fusable(self) -> DenseMLP:
-        """See ``Attention.fusable``."""
         return DenseMLP(self.up.product, self.down, self.activation)
 
 
@@ -138,7 +136,6 @@ class LayerInputMLP:
     columns: slice  # of what all layers are given
 
     def fusable(self) -> GivenMLP:
-        """See ``Attention.fusable``."""
         return GivenMLP(self.up, self.down, self.activation, self.columns.start)
 
 
@@ -151,7 +148,6 @@ class LowRank:
     norm: Norm
 
     def fusable(self) -> Laurel:
-        """See ``Attention.fusable``."""
         return Laurel(self.left, self.right, self.norm)
 
 
@@ -166,7 +162,6 @@ class WithExperts:
     router_norm: Norm
 
     def fusable(self) -> MLPWithExperts:
-        """See ``Attention.fusable``."""
         own, experts = self.mlp.fusable(), self.experts
         return MLPWithExperts(own, self.mlp_norms, experts, self.expert_norms, self.router_norm)
 
@@ -194,7 +189,6 @@ class Layer:
         return (self.mlp_norms if self.mixer is None else self.mixer_norms).before
 
     def fusable(self) -> DecoderLayer:
-        """See ``Attention.fusable``."""
         mlp = self.mlp
         return DecoderLayer(
             mixer=None if self.mixer is None else self.mixer.fusable(),
@@ -246,7 +240,7 @@ class Multiplying(NamedTuple):
         return part
 
     def normed(self, attention: Attention, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys, of all heads together."""
+        """Queries and keys, normalised over all heads together."""
         norms = attention.query_norm, attention.key_norm
         if self.ranks is not None and norms[0] is not None and norms[1] is not None:
             return _norm_over(self.ranks, (query, norms[0]), (key, norms[1]))

@@ -29,7 +29,6 @@ _GUESSING = ("num_nextn_predict_layers", "num_mtp_layers")
 
 
 def read(config: ModelConfig) -> Blueprint:
-    """See ``Family.read``."""
     traits, shape = TRAITS[config.architecture], find_family(config.architecture, "")
     assert shape is not None, "every architecture here has a shape"
     fields = config.fields.holding({**dict(shape.defaults), **config.fields.values})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from quire.kernels.mlps import CLAMPED_SWIGLU, Routing
 from quire.models import variants
@@ -102,13 +103,7 @@ _AFMOE = replace(
     routers=("mlp.router.gate",),
     choice_biases=("mlp.expert_bias", "mlp.expert_bias.bias"),
 )
-_HY = replace(
-    _SHARED,
-    routers=("mlp.router.gate",),
-    shared_up=("mlp.shared_mlp.gate_proj", "mlp.shared_mlp.up_proj"),
-    shared_down="mlp.shared_mlp.down_proj",
-    choice_biases=("mlp.expert_bias", "mlp.expert_bias.bias"),
-)
+_HY = replace(_AFMOE, shared_up=_HUNYUAN.shared_up, shared_down=_HUNYUAN.shared_down)
 _LLAMA4 = ExpertNames(
     routers=("feed_forward.router",),
     up=("feed_forward.experts.{}.gate_proj", "feed_forward.experts.{}.up_proj"),
@@ -149,11 +144,7 @@ def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 def gpt_oss(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Like Mixtral's, with biases, and an activation of their own."""
     _only(fields, hidden_act="silu", swiglu_limit=7.0, swiglu_alpha=1.702)
-    return replace(
-        plan,
-        mixture=_mixture(fields, _GPT_OSS),
-        activation=CLAMPED_SWIGLU,
-    )
+    return replace(plan, mixture=_mixture(fields, _GPT_OSS), activation=CLAMPED_SWIGLU)
 
 
 def gemma4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
@@ -179,8 +170,7 @@ def deepseek_v2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     method = fields.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy")
     groups, chosen = (1, 1) if method == "greedy" else _groups(fields, mixture)
     scale = fields.get("routed_scaling_factor", float, 1.0)
-    routing = mixture.routing._replace(scale=scale, groups=groups, groups_chosen=chosen, best=1)
-    plan = replace(plan, mixture=replace(mixture, routing=routing))
+    plan = _routed(plan, mixture, scale=scale, groups=groups, groups_chosen=chosen, best=1)
     return variants.latent(fields, plan)
 
 
@@ -199,13 +189,8 @@ def grouped(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Bluepr
     """Scores are sigmoids, and the choice is among some groups of experts."""
     mixture = _mixture(fields, names, fields.get("norm_topk_prob", bool, False))
     groups, chosen = _groups(fields, mixture)
-    routing = mixture.routing._replace(
-        sigmoid=True,
-        scale=fields.get("routed_scaling_factor", float, 1.0),
-        groups=groups,
-        groups_chosen=chosen,
-    )
-    return replace(plan, mixture=replace(mixture, routing=routing))
+    scale = fields.get("routed_scaling_factor", float, 1.0)
+    return _routed(plan, mixture, sigmoid=True, scale=scale, groups=groups, groups_chosen=chosen)
 
 
 def _groups(fields: ConfigFields, mixture: Mixture) -> tuple[int, int]:
@@ -228,9 +213,7 @@ def glm(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 def minimax(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Scores are sigmoids, and the choice has biases of its own."""
     _only(fields, scoring_func="sigmoid", use_routing_bias=True, qk_norm_type="per_layer")
-    mixture = _mixture(fields, _MINIMAX)
-    routing = mixture.routing._replace(sigmoid=True)
-    return replace(plan, mixture=replace(mixture, routing=routing))
+    return _routed(plan, _mixture(fields, _MINIMAX), sigmoid=True)
 
 
 def exaone(fields: ConfigFields, plan: Blueprint) -> Blueprint:
@@ -243,11 +226,9 @@ def afmoe(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Scores are sigmoids; only layers with a window have positions, and attention is gated."""
     _only(fields, score_func="sigmoid", route_norm=True, n_group=1, topk_group=1)
     _only(fields, num_expert_groups=1, num_limited_groups=1)
-    mixture = _mixture(fields, _AFMOE)
     scale = fields.get("route_scale", float, 1.0)
     return replace(
-        plan,
-        mixture=replace(mixture, routing=mixture.routing._replace(sigmoid=True, scale=scale)),
+        _routed(plan, _mixture(fields, _AFMOE), sigmoid=True, scale=scale),
         gated_attention=True,
         rope_of=tuple(None if window is None else 0 for window in plan.windows),
         embedding_scale=plan.hidden_size**0.5 if fields.get("mup_enabled", bool, False) else 1.0,
@@ -261,12 +242,8 @@ def mellum(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 
 def hy_v3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Scores are sigmoids, and the choice has biases of its own."""
-    mixture = _mixture(fields, _HY)
     scale = fields.get("router_scaling_factor", float, 2.826)
-    return replace(
-        plan,
-        mixture=replace(mixture, routing=mixture.routing._replace(sigmoid=True, scale=scale)),
-    )
+    return _routed(plan, _mixture(fields, _HY), sigmoid=True, scale=scale)
 
 
 def granite_swa(fields: ConfigFields, plan: Blueprint) -> Blueprint:
@@ -278,8 +255,7 @@ def by_sigmoid(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blu
     """Scores are sigmoids."""
     mixture = _mixture(fields, names, fields.get("norm_topk_prob", bool, True))
     scale = fields.get("routed_scaling_factor", float, 1.0)
-    routing = mixture.routing._replace(sigmoid=True, scale=scale)
-    return replace(plan, mixture=replace(mixture, routing=routing))
+    return _routed(plan, mixture, sigmoid=True, scale=scale)
 
 
 def mistral4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
@@ -287,8 +263,8 @@ def mistral4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     mixture = _mixture(fields, _SHARED, fields.get("norm_topk_prob", bool, True))
     groups, chosen = _groups(fields, mixture)
     scale = fields.get("routed_scaling_factor", float, 1.0)
-    routing = mixture.routing._replace(scale=scale, groups=groups, groups_chosen=chosen)
-    plan = variants.latent(fields, replace(plan, mixture=replace(mixture, routing=routing)))
+    plan = _routed(plan, mixture, scale=scale, groups=groups, groups_chosen=chosen)
+    plan = variants.latent(fields, plan)
     assert plan.latent is not None
     rope = replace(plan.ropes[0], rotated=plan.latent.shape.rope)  # all of what positions turn
     return replace(plan, ropes=(rope,))
@@ -301,8 +277,7 @@ def phimoe(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     if not 0 < noise < 1:
         raise fields.wrong("router_jitter_noise", "above 0 and below 1", noise)
     return replace(
-        plan,
-        mixture=replace(mixture, routing=mixture.routing._replace(nearness=noise)),
+        _routed(plan, mixture, nearness=noise),
         biases=replace(plan.biases, head=fields.get("lm_head_bias", bool, False)),
     )
 
@@ -321,10 +296,8 @@ def llama4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     and their queries grow with where they are.
     """
     mixture = _mixture(fields, _LLAMA4, renormalise=False, shared=1)
-    routing = mixture.routing._replace(sigmoid=True, before=True)
     plan = replace(
-        variants.smollm3(fields, plan),
-        mixture=replace(mixture, routing=routing),
+        _routed(variants.smollm3(fields, plan), mixture, sigmoid=True, before=True),
         intermediate_size=fields.positive("intermediate_size_mlp", 16_384),
         head_norms="bare" if fields.get("use_qk_norm", bool, True) else None,
     )
@@ -352,3 +325,8 @@ def _mixture(
 ) -> Mixture:
     shape = experts_of(fields, shared)
     return Mixture(shape, names, Routing(shape.chosen, renormalise))
+
+
+def _routed(plan: Blueprint, mixture: Mixture, **routing: Any) -> Blueprint:
+    """The plan with a mixture whose routing has these fields."""
+    return replace(plan, mixture=replace(mixture, routing=mixture.routing._replace(**routing)))

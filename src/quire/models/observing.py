@@ -25,10 +25,7 @@ _TOKENS, _BLOCK_SIZE = 256, 16
 
 
 def observe(model: DecoderModel, instruction_set: str = "") -> dict[str, Multiplied]:
-    """What is seen of a projection's inputs, by its name.
-
-    A model that keeps states has none.
-    """
+    """Mean squares of each projection's inputs, by its name; none of a model that keeps states."""
     if not all(isinstance(shape, KVShape) for shape in model.kv_shapes):
         return {}
     generator = torch.Generator().manual_seed(0)

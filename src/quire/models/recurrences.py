@@ -154,7 +154,7 @@ def _held(shape: RecurrenceShape, hidden: int, shard: Shard) -> dict[str, Tensor
 
 
 def _held_channels(shape: RecurrenceShape, hidden: int, shard: Shard) -> Tensor:
-    """Of the convolution's channels."""
+    """The convolution's channels that a rank holds."""
     if not shape.heads:
         own = shard.run(hidden)
         return torch.arange(own.start, own.stop)
@@ -240,7 +240,7 @@ def _read_gate(plan: RecurrentPlan, heads: range, weights: Weights, prefix: str)
 
 
 def _read_decay(weights: Weights, name: str, heads: int) -> Tensor:
-    """Stored as its logarithm without the sign; in GGUF files as it is."""
+    """The decays of heads: stored as the logarithm of the negative; in GGUF files as they are."""
     if name in weights:
         return -_numbers(weights, name, heads).exp()
     return _numbers(weights, name.removesuffix("_log"), heads)
@@ -251,7 +251,7 @@ def _bias_name(weights: Weights, name: str) -> str:
 
 
 def _numbers(weights: Weights, name: str, *shape: int) -> Tensor:
-    """In float32, whichever dimensions of 1 they are stored with, or in one row for all groups."""
+    """Numbers of this shape in float32, with whatever dimensions of 1 they are stored."""
     stored = weights.shape(name) or shape
     if math.prod(stored) != math.prod(shape):
         stored = shape  # which is then refused

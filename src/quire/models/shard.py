@@ -22,7 +22,6 @@ class DividedStates(NamedTuple):
     tiled: bool = False  # heads with one key are not neighbours
 
     def why_not(self, size: int) -> str | None:
-        """See ``Divided.why_not``."""
         if self.heads % size:
             return f"do not divide the heads of its states ({self.heads:,})"
         if not self.key_heads:

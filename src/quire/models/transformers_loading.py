@@ -97,7 +97,7 @@ class LeftInFiles:
         self._held: dict[int, tuple[Tensor, str]] = {}  # what layers hold, by where it is
 
     def choose(self, outline: Any) -> None:
-        """Leave those of layers by whose names files have them."""
+        """Choose the layers whose weights the files have by name: these stay in the files."""
         weights, head = self._weights, outline.get_output_embeddings()
         known = {name.removeprefix(weights.prefix): name for name in weights}
         for module_name, module in outline.named_modules():
@@ -122,7 +122,7 @@ class LeftInFiles:
         return self.read(layer.get_parameter("weight").data)
 
     def read(self, held: Tensor) -> Tensor:
-        """The same of what a layer holds, or has held."""
+        """The weight that a placeholder stands for; any other tensor as it is."""
         nothing, name = self._held.get(held.data_ptr(), (None, ""))
         if nothing is None:
             return held

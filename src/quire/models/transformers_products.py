@@ -76,7 +76,7 @@ class JoinedProduct:
         return out
 
     def hold(self, product: Linear, held: Sequence[Rows], columns: slice) -> None:
-        """Have a part of the weights, of these outputs of each module and of these inputs."""
+        """Keep a part of the weights: these outputs of each module, these inputs."""
         inputs = next(inputs for _, inputs in self.parts.values())
         self.product, self.held, self.columns = product, held, columns
         self.inputs = count_of(columns, inputs)
@@ -242,7 +242,7 @@ def _chooses(name: str) -> bool:
 
 
 def _keep_type(causal_lm: Any) -> None:
-    """Have models say their type, by a parameter of theirs, when all others are gone."""
+    """Give models an empty parameter, from which they tell their type when all others are gone."""
     from transformers import PreTrainedModel
 
     nothing = torch.empty(0, dtype=causal_lm.dtype)

@@ -109,7 +109,7 @@ def _parted(text: str, said: str, marks: Sequence[str]) -> Begun:
 
 
 def _without(marks: Sequence[str], value: Any) -> Any:
-    """The same with nothing in its texts that reads like one of the marks."""
+    """The value, with whatever reads like one of the marks taken out of its texts."""
     if not marks:
         return value
     reads = re.compile("|".join(map(re.escape, marks)))

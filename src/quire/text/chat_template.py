@@ -107,7 +107,7 @@ def render(
     variables: Mapping[str, Any],
     max_characters: float,
 ) -> str:
-    """Of whatever template there is; RequestError for none, and for no messages."""
+    """Render with the model's template. RequestError: it has none, or there are no messages."""
     if template is None:
         raise RequestError(
             "the model has no chat template: use plain completions, or give --chat-template",
@@ -126,7 +126,7 @@ def _read_template(file: Path) -> str:
 
 
 def _as_system(message: Message) -> Message:
-    """Messages for templates without developers, who become systems."""
+    """The message with the role system for developer, which some templates do not know."""
     return {**message, "role": "system"} if message.get("role") == "developer" else message
 
 

@@ -60,7 +60,7 @@ class Detokenizer:
 
 
 class _Seen:
-    """A context without what is dropped, from either end."""
+    """A context without the dropped tokens, read from either end."""
 
     def __init__(self, token_ids: Sequence[int], dropped: frozenset[int]) -> None:
         self._token_ids, self._dropped = token_ids, dropped
@@ -127,7 +127,7 @@ class _Bytes:
         return self._stripped(text) if self._strips else text
 
     def _stripped(self, text: str) -> str:
-        """Without the spaces that a text does not begin with, if it begins here."""
+        """The text without the leading spaces that its decoder strips, if it begins here."""
         found = spaces(text, self._strips)
         rest = text[found:]
         self._strips = 0 if rest else self._strips - found

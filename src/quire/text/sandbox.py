@@ -48,14 +48,13 @@ class Templates:
         self._compiled = lru_cache(_KEPT)(self._compile)
 
     def check(self, source: str) -> None:
-        """ModelError if it is none. Nothing of it is computed."""
+        """ModelError if a template does not compile. Nothing of it is rendered."""
         try:
             self._environment.parse(source)
         except Exception as error:  # numbers may have too many digits, and parentheses no end
             raise ModelError(f"the chat template does not compile: {reason(error)}") from error
 
     def render(self, source: str, given: Mapping[str, Any], most: float, field: str) -> str:
-        """See ``Renderer``."""
         try:
             template, understood = self._compiled(source)
         except MemoryError:
@@ -98,7 +97,7 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """A template's own lists may be queues: some have such of what they have seen, as Kimi K2's."""
+    """Jinja's sandbox, in which a template may append to its own lists, as Kimi K2's does."""
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         queues = type(obj) is list and attr in ("append", "pop")
@@ -110,7 +109,7 @@ class _GivenList(list[Any]):
 
 
 def _kept(value: Any) -> Any:
-    """The same, with no list that a template could take for its own."""
+    """A copy of the value in which no list can be changed by a template."""
     if isinstance(value, list):
         return _GivenList(map(_kept, value))
     if isinstance(value, dict):
@@ -119,7 +118,7 @@ def _kept(value: Any) -> Any:
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """As transformers has it, but for lists."""
+    """Jinja's environment as transformers sets it up, except for lists."""
     made = _Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,

@@ -490,7 +490,7 @@ def _load_with_transformers(directory: Path, template: ChatTemplate | None) -> T
 
 
 def _tidies(owner: Any) -> bool:
-    """Whether it does more to a text than its tokenizer in Rust."""
+    """Whether a tokenizer of transformers changes texts after its Rust part has decoded them."""
     from transformers import PreTrainedTokenizerFast
 
     if type(owner)._decode is not PreTrainedTokenizerFast._decode:

@@ -29,7 +29,7 @@ from benchmarks.peers.table import (
     table,
 )
 from benchmarks.peers.workloads import Workload, workloads
-from quire.tools.bench.workloads import BenchRequest
+from quire_lab.bench.workloads import BenchRequest
 
 CHATS = Workload("alpaca", [BenchRequest([11, 12, 13], 5), BenchRequest([14], 4)])
 FIRST = Workload("first-token-1900", [BenchRequest([11] * 1900, 1)])

@@ -93,7 +93,7 @@ def test_what_they_take_is_told_and_checked_before_they_are_read(
 
 def test_where_they_cannot_be(model_dir: ModelDir, tmp_path: Path) -> None:
     for family, path, said in (
-        ("qwen3", tmp_path, "experts_path is for mixtures of experts, and this model is none"),
+        ("qwen3", tmp_path, "experts_path is for mixtures of experts, and this model has none"),
         ("gpt2", tmp_path, "experts_path is for mixtures with code of their own here"),
         ("qwen3_moe", tmp_path / "none", "none is not a directory"),
     ):

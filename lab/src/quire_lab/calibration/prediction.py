@@ -33,6 +33,7 @@ from quire_lab.calibration.grid import grid, serve
 from quire_lab.calibration.recorded import open_recording
 from quire_lab.calibration.watch import WatchedEngine
 from quire_lab.simulation.calibrated import Calibration
+from quire_lab.workload.clipping import clipped
 
 _PROBES = 6  # scenarios,
 _PASSES = 3  # times for each
@@ -139,7 +140,7 @@ class SpeedProbe:
 
 
 def _clipped(requests: Sequence[TraceRequest], longest: int | None) -> Sequence[TraceRequest]:
-    return requests if longest is None else [request.clipped(longest) for request in requests]
+    return requests if longest is None else [clipped(request, longest) for request in requests]
 
 
 def warm_up(engine: Engine) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from quire.core.errors import ConfigError
 from quire.tools.commands.command import Command
-from quire.tools.commands.text import number, percent, seconds, table
+from quire.tools.commands.text import table
 from quire_lab.calibration.comparison import Comparison, Figure, compare
 from quire_lab.calibration.recorded import Recording, open_recording
 from quire_lab.calibration.steps import UNITS
 from quire_lab.calibration.verdict import verdict
 from quire_lab.commands.setup import named_model
+from quire_lab.commands.text import number, percent, seconds
 from quire_lab.simulation import CostModel, Roofline, find_machine
 from quire_lab.simulation.calibrated import read_calibration
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.tools.commands.text import number, percent, size, table
+from quire.tools.commands.text import size, table
+from quire_lab.commands.text import number, percent
 from quire_lab.evaluation import Evaluation, FormResult
 from quire_lab.reports.style import BLUE, GREY, VERMILLION, Picture, draw
 

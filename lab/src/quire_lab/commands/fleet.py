@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.tools.commands.text import number, percent, seconds, size, table
+from quire.tools.commands.text import size, table
 from quire_cluster.config import DeployConfig
 from quire_lab.commands.prices import add_price, prices_of
 from quire_lab.commands.setup import Setup
-from quire_lab.commands.text import described_trace, latencies, served
+from quire_lab.commands.text import described_trace, latencies, number, percent, seconds, served
 from quire_lab.simulation import Arrivals, Deployment, find_machine
 from quire_lab.simulation.export import summary_values
 from quire_lab.simulation.fleet import (

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quire.tools.commands.text import number, percent, seconds
 from quire_lab.commands.setup import Setup
-from quire_lab.commands.text import described_trace, wanted
+from quire_lab.commands.text import described_trace, number, percent, seconds, wanted
 from quire_lab.reports import FleetStory, write_fleets
 from quire_lab.reports.curves import LoadCurveLine
 from quire_lab.simulation import Arrivals, ClosedLoop, Machine, OpenLoop

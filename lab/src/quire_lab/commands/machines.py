@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.tools.commands.text import number, percent, seconds, table
+from quire.tools.commands.text import table
 from quire_lab.commands.fleet import add_routing
 from quire_lab.commands.fleet_report import report_search
 from quire_lab.commands.prices import add_price, prices_of
 from quire_lab.commands.setup import Setup
-from quire_lab.commands.text import wanted
+from quire_lab.commands.text import number, percent, seconds, wanted
 from quire_lab.simulation import Deployment, Machine, find_machine
 from quire_lab.simulation.planning.changes import priced
 from quire_lab.simulation.planning.fewest import LASTS, MachineSearch, Option

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from quire.tools.commands.text import number, percent, seconds, size, table
+from quire.tools.commands.text import size, table
 from quire_lab.commands.setup import Setup
 from quire_lab.commands.simulate import describe_deployment, describe_error
 from quire_lab.commands.speculation import describe_trials
-from quire_lab.commands.text import described_trace, wanted
+from quire_lab.commands.text import described_trace, number, percent, seconds, wanted
 from quire_lab.contiguous import PAGED, name_of
 from quire_lab.simulation import SimulationResult
 from quire_lab.simulation.baselines import POLICY_NAMES

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from quire.core.errors import ConfigError
 from quire.engine.capacity import describe_kv_groups
 from quire.execution.kv_bytes import bytes_of_pool
-from quire.tools.commands.text import number, size
+from quire.tools.commands.text import size
 from quire_lab.commands.setup import Setup, describe_machine
-from quire_lab.commands.text import described_trace
+from quire_lab.commands.text import described_trace, number
 from quire_lab.contiguous import name_of
 from quire_lab.simulation import Instant, SimulationResult, Simulator
 from quire_lab.simulation.sample import WorkloadSample

@@ -20,8 +20,7 @@ from quire.engine.traces.request import TraceRequest
 from quire.execution.kv_bytes import bytes_of_pool
 from quire.models.shape import ModelShape
 from quire.tools.commands.command import Command
-from quire.tools.commands.text import number, percent, seconds, size, table
-from quire.tools.recording import RecordingHeader, Writer
+from quire.tools.commands.text import size, table
 from quire_lab.commands import report
 from quire_lab.commands.fleet import (
     add_fleet,
@@ -32,7 +31,8 @@ from quire_lab.commands.fleet import (
 )
 from quire_lab.commands.fleet_report import report_run
 from quire_lab.commands.setup import Setup, add_flags, describe_machine
-from quire_lab.commands.text import described_trace, latencies, served
+from quire_lab.commands.text import described_trace, latencies, number, percent, seconds, served
+from quire_lab.recording import RecordingHeader, Writer
 from quire_lab.reports import KEPT_DECISIONS, KEPT_RECORDS
 from quire_lab.simulation import (
     ClosedLoop,

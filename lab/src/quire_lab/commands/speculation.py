@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.tools.commands.text import number, percent, seconds, table
+from quire.tools.commands.text import table
+from quire_lab.commands.text import number, percent, seconds
 from quire_lab.simulation.export import draft_values
 from quire_lab.simulation.planning.trials import WORTH, DraftTrials, Trial
 

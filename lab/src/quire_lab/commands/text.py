@@ -1,14 +1,35 @@
-"""Results of simulations as text."""
+"""Figures in units for people, and results of simulations as text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from quire.tools.commands.text import number, seconds, table
-from quire_lab.simulation.latencies import Goals, Summary
-from quire_lab.simulation.result import ServedLoad
-from quire_lab.workload import Cut, TraceFacts
+from quire.tools.commands.text import table
+
+if TYPE_CHECKING:  # commands that measure and record need no simulation
+    from quire_lab.simulation.latencies import Goals, Summary
+    from quire_lab.simulation.result import ServedLoad
+    from quire_lab.workload import Cut, TraceFacts
+
+
+def seconds(value: float) -> str:
+    if not value:
+        return "0 s"
+    for limit, unit, factor in ((1e-3, "µs", 1e6), (1.0, "ms", 1e3), (600.0, "s", 1.0)):
+        if value < limit:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value / 60:.3g} min"
+
+
+def number(value: float) -> str:
+    """Three significant digits, or all digits before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
 def served(result: ServedLoad, cut: Cut, longest: int | None) -> str:

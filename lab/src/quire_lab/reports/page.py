@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from quire.core.errors import ConfigError
+from quire.http.live.bundling import page_sources, script_of, sheet_of
 from quire_lab.reports.style import Picture
 
 _CSS = """
@@ -176,3 +177,17 @@ class Page:
             f"<h1>{escape(self._title)}</h1>\n{before}\n<nav><ol>{links}</ol></nav>\n{after}\n"
             "</body>\n</html>\n"
         )
+
+
+def moment_page(recording: bytes) -> str:
+    """The blocks of a recording's first moment, as a page that needs nothing but itself."""
+    sources = page_sources()
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Memory</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<meta name="quire-recording" content="{base64.b64encode(recording).decode()}">\n'
+        f"<style>\n{sheet_of(sources)}\n</style>\n</head>\n<body>\n"
+        f'<main id="view"></main>\n<script type="module">\n{script_of(sources, "moment.js")}\n'
+        "</script>\n</body>\n</html>\n"
+    )

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from quire.core.errors import ConfigError
 from quire.core.protocol import Decision
-from quire.http.live.bundling import moment_page
 from quire_lab.reports.chrome_trace import chrome_trace
 from quire_lab.reports.curves import Panel, draw_curves
 from quire_lab.reports.over_time import PARTS, batch_over_time, memory_over_time
-from quire_lab.reports.page import Page
+from quire_lab.reports.page import Page, moment_page
 from quire_lab.reports.style import Picture
 from quire_lab.reports.waterfall import draw_waterfall
 from quire_lab.simulation.export import RecordWriter, summary_values, write_json, write_series

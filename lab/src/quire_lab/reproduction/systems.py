@@ -15,6 +15,7 @@ from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.result import SimulationResult
 from quire_lab.simulation.simulator import Simulator
 from quire_lab.workload import DATASETS, Synthetic
+from quire_lab.workload.clipping import asking_pow2
 
 MAX_MODEL_LEN = 2048
 """Longest sequence of the paper's experiments, in tokens."""
@@ -90,7 +91,7 @@ def serve(
 ) -> SimulationResult:
     """Simulate. ``settings``: fields of EngineConfig."""
     if system.asks_pow2:
-        workload = (request.asking_pow2(MAX_MODEL_LEN) for request in workload)
+        workload = (asking_pow2(request, MAX_MODEL_LEN) for request in workload)
     limits = where.under(system.kv_allocator).configured(**settings).limits()
     return Simulator(limits, where.cost_model(limits.block_size)).run(workload)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from quire.engine.traces.request import TraceRequest
+from quire_lab.workload.clipping import asking_pow2
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Baseline:
         """The workload's requests with the limits that they ask for."""
         for request in workload:
             if self.asks_pow2:
-                yield request.asking_pow2(max_model_len)
+                yield asking_pow2(request, max_model_len)
             else:
                 yield replace(request, max_tokens=None)
 

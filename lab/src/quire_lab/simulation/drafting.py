@@ -127,7 +127,6 @@ class SimulatedDrafter:
         self._seed = seed
 
     def propose(self, request: Request, sequence: Sequence, most: int) -> Proposal | None:
-        """See ``Drafter``."""
         profile = self._profiles_of(request.request_id).by_texts
         text = f"{self._seed},{request.request_id},{sequence.index}"
         right = profile.num_right(text, sequence.num_output_tokens, most)

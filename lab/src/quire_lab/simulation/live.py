@@ -7,10 +7,11 @@ from quire.core.limits import EngineLimits
 from quire.core.protocol import Adapter, Outcome, Request, Sample, Verdict
 from quire.core.scheduling import SequenceGroup
 from quire.engine.metrics import RequestMetrics
-from quire.engine.traces.request import TraceRequest, block_names
+from quire.engine.traces.request import TraceRequest
 from quire.text.params import SamplingParams
 from quire_lab.simulation.acceptance import Profiles
 from quire_lab.simulation.result import Preempted, RequestRecord
+from quire_lab.workload.clipping import block_names
 
 END = 2**32 - 1  # no prompt has it
 """The token that ends a text before its limit."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire.tools.cli import main
-from quire.tools.commands.text import number
+from quire_lab.commands.text import number
 from support.page_reader import PageReader
 
 pytest.importorskip("matplotlib")

@@ -16,8 +16,8 @@ from quire.core.memory import Usage
 from quire.core.protocol import RecoveryCosts
 from quire.engine.traces.request import Segment, TraceRequest
 from quire.engine.work import Work
-from quire.tools.recording import check, lines
 from quire_lab.recorded import Look, MomentRecording
+from quire_lab.recording import check, lines
 from quire_lab.reports import write_report
 from quire_lab.simulation.recorder import KeptResults
 from quire_lab.simulation.result import Instant, SimulationResult

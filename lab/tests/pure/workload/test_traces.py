@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.engine.traces.request import Segment, TraceRequest, block_names
+from quire.engine.traces.request import Segment, TraceRequest
 from quire_lab.workload import Trace, read_azure, read_burstgpt, read_mooncake, read_timed_trace
+from quire_lab.workload.clipping import block_names, clipped
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -118,17 +119,17 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_clipping_keeps_within_the_models_length(
     prompt: int, output: int, length: int, expected: tuple[int, int]
 ) -> None:
-    clipped = TraceRequest(0.0, prompt, output).clipped(length)
-    assert (clipped.prompt_tokens, clipped.output_tokens) == expected
+    cut = clipped(TraceRequest(0.0, prompt, output), length)
+    assert (cut.prompt_tokens, cut.output_tokens) == expected
 
 
 def test_a_clipped_prompt_shares_what_is_left_and_an_output_goes_its_own_way() -> None:
     content = (Segment("a", 40), Segment("b", 60))
     request = TraceRequest(0.0, 90, 10, content=content)
-    assert request.clipped(200) is request
+    assert clipped(request, 200) is request
     limited = replace(request, max_tokens=request.output_tokens)
-    assert limited.clipped(200) is limited
-    assert request.clipped(60).content == (Segment("a", 40), Segment("b", 10))
+    assert clipped(limited, 200) is limited
+    assert clipped(request, 60).content == (Segment("a", 40), Segment("b", 10))
 
 
 def test_names_of_blocks_are_equal_exactly_where_all_before_is() -> None:

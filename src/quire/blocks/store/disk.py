@@ -57,7 +57,6 @@ class DiskStore(Capability):
         return self._writer.failure is not None
 
     def has(self, name: BlockHash) -> bool:
-        """See ``BlockSource.has``."""
         return self._writer.find(name) is not None or self._directory.has(name)
 
     def used(self, names: Iterable[BlockHash]) -> None:
@@ -73,11 +72,9 @@ class DiskStore(Capability):
         self._directory.drop(name)
 
     def room(self) -> int:
-        """See ``BlockSource.room``."""
         return self._writer.room()
 
     def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
-        """See ``BlockSource.read``."""
         waiting = self._writer.find(content.name)
         if waiting is None:
             self._directory.read(content, kv_group, buffers)
@@ -88,7 +85,6 @@ class DiskStore(Capability):
         _fill(buffers, parts[kv_group])
 
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
-        """See ``BlockSource.write``."""
         self._writer.put(content, parts)
 
     def seconds_to_fetch(self) -> float:

@@ -58,11 +58,9 @@ class RecordShelf:
             return self._records.get(name)
 
     def has(self, name: BlockHash) -> bool:
-        """See ``BlockSource.has``."""
         return self._records.get(name) is not None
 
     def used(self, names: Iterable[BlockHash]) -> None:
-        """See ``BlockSource.used``."""
         with self._lock:
             for name in self._places:
                 del self._records[name]
@@ -70,7 +68,6 @@ class RecordShelf:
             self._order(names)
 
     def clear(self) -> None:
-        """See ``BlockSource.clear``."""
         with self._lock:
             self._records.clear()
             self._places.clear()
@@ -99,7 +96,6 @@ class RecordShelf:
             raise
 
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
-        """See ``BlockSource.write``."""
         self.put(content.name, b"".join([self._form.head(content, parts), *parts]))
 
     def _order(self, names: Iterable[BlockHash]) -> None:

@@ -34,7 +34,6 @@ class BlocksAndStates(Generic[Place]):
         self._kv_group = kv_group
 
     def has(self, name: BlockHash) -> bool:
-        """See ``BlockSource.has``."""
         return self.blocks.has(name) or self.states.has(name)
 
     def used(self, names: Iterable[BlockHash]) -> None:
@@ -44,7 +43,6 @@ class BlocksAndStates(Generic[Place]):
         self.states.used([name for name in map(name_of_state, ordered) if self.states.has(name)])
 
     def clear(self) -> None:
-        """See ``BlockSource.clear``."""
         self.blocks.clear()
         self.states.clear()
 
@@ -58,7 +56,6 @@ class BlocksAndStates(Generic[Place]):
         return self.blocks.room()
 
     def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
-        """See ``BlockSource.read``."""
         if kv_group == self._kv_group:
             self.states.read(content, 0, buffers)
         else:
@@ -92,7 +89,6 @@ class StateStores(BlocksAndStates[DiskStore | Tiers], Capability):
         return self.blocks.seconds_to_fetch() + self.states.seconds_to_fetch() / self._apart
 
     def close(self) -> None:
-        """See ``DiskStore.close``."""
         self.blocks.close()
         self.states.close()
 

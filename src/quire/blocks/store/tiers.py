@@ -21,18 +21,15 @@ class Tiers(Capability):
         self.num_read = 0
 
     def has(self, name: BlockHash) -> bool:
-        """See ``BlockSource.has``."""
         return self.shelf.has(name) or (self.disk is not None and self.disk.has(name))
 
     def used(self, names: Iterable[BlockHash]) -> None:
-        """See ``BlockSource.used``."""
         ordered = list(names)
         self.shelf.used(ordered)
         if self.disk is not None:
             self.disk.used(ordered)
 
     def clear(self) -> None:
-        """See ``BlockSource.clear``."""
         self.shelf.clear()
 
     def forget(self, name: BlockHash) -> None:
@@ -48,7 +45,6 @@ class Tiers(Capability):
         return self.disk.room()
 
     def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
-        """See ``BlockSource.read``."""
         try:
             self.shelf.read(content, kv_group, buffers)
         except OSError:
@@ -59,7 +55,6 @@ class Tiers(Capability):
             self.num_read += kv_group == 0
 
     def write(self, content: Content, parts: Sequence[bytes]) -> None:
-        """See ``BlockSource.write``."""
         self.shelf.write(content, parts)
         if self.disk is not None:
             self.disk.write(content, parts)
@@ -69,6 +64,5 @@ class Tiers(Capability):
         return self.shelf.seconds_to_fetch() if self.disk is None else self.disk.seconds_to_fetch()
 
     def close(self) -> None:
-        """See ``DiskStore.close``."""
         if self.disk is not None:
             self.disk.close()

@@ -184,7 +184,6 @@ class BlockFetcher(Capability):
         return Missing(blocks, missing.ends).some(min(MOST_NAMES, shelf.most))
 
     def _fetch_all(self, host: str, port: int, wanted: Missing) -> tuple[int, int]:
-        """See ``_fetch``."""
         if self.others is None:
             return self._fetch(host, port, wanted)
         wait = self.others.begin(host, port, wanted)

@@ -42,22 +42,18 @@ class FetchedBlocks(RecordShelf):
                     self._records.move_to_end(name)
 
     def put(self, name: BlockHash, record: Record) -> None:
-        """See ``RecordShelf.put``."""
         self._unread.add(name)
         super().put(name, record)
 
     def read(self, content: Content, kv_group: int, buffers: Sequence[memoryview]) -> None:
-        """See ``BlockSource.read``."""
         super().read(content, kv_group, buffers)
         self._unread.discard(content.name)
 
     def clear(self) -> None:
-        """See ``BlockSource.clear``."""
         super().clear()
         self._unread.clear()
 
     def forget(self, name: BlockHash) -> None:
-        """See ``RecordShelf.forget``."""
         super().forget(name)
         self._count_unread(name)
 

@@ -18,9 +18,9 @@ from quire.capabilities.adapters.tensors import TensorFile
 from quire.core.errors import ModelError
 from quire.kernels.adapters import Site, Update, Updates
 from quire.models.adaptable import Adaptable, Replaceable
+from quire.models.files import StoredTensor
 from quire.models.linear import Given
 from quire.models.parts import ALL
-from quire.models.safetensors_file import StoredTensor
 
 WEIGHTS = "adapter_model.safetensors"
 
@@ -42,7 +42,7 @@ _AT_ONCE = 1 << 20  # weights whose lengths are taken
 
 @dataclass(frozen=True)
 class _Matrices:
-    """A module's, and what is done with them."""
+    """The matrices of one module, and how they are applied."""
 
     module: Adaptable
     rank: int
@@ -123,8 +123,8 @@ def check_adapter(
         the place of.
 
     Raises:
-        ModelError: it is none, of a kind that is not supported, of another base, or its rank is
-            above ``max_rank``.
+        ModelError: it holds no adapter, one of a kind that is not supported or of another base,
+            or one whose rank is above ``max_rank``.
     """
     config = LoraConfig.read(path)
     weights = path / WEIGHTS
@@ -161,7 +161,7 @@ def check_adapter(
 def _replaced(
     config: LoraConfig, file: TensorFile, tables: Mapping[str, Replaceable]
 ) -> tuple[_Table, ...]:
-    """The tables that are in a file. ModelError: they do not fit, or some module is none."""
+    """The tables in a file. ModelError: one does not fit, or is no table of the model."""
     for name in config.saved:
         if not any(own.rpartition(".")[2] == name.rpartition(".")[2] for own in tables):
             names = " and ".join(own.rpartition(".")[2] for own in tables) or "none"
@@ -237,7 +237,7 @@ def _rank(file: TensorFile, down: str, up: str, place: Adaptable) -> int:
 
 
 def _check_magnitude(file: TensorFile, name: str, place: Adaptable) -> None:
-    """ModelError: it does not fit, or ranks would have to know each other's part of the norms."""
+    """ModelError: a DoRA magnitude has another shape, or needs norms that ranks have in parts."""
     _check_shape(file, name, file.tensors[name], (place.outputs,))
     if place.part.columns is not ALL:
         raise ModelError(
@@ -247,7 +247,7 @@ def _check_magnitude(file: TensorFile, name: str, place: Adaptable) -> None:
 
 
 def _lengths(module: Adaptable, update: Update) -> Tensor:
-    """Of the rows of W + scale up down, in float64: [outputs], with W as it is kept."""
+    """Lengths of the rows of W + scale up down, in float64: [outputs], with W as it is kept."""
     down, up = update.down.double(), update.scale * update.up.double()
     outputs, found = torch.arange(len(up)) + update.first_output, []
     step = max(1, _AT_ONCE // module.inputs)
@@ -258,7 +258,7 @@ def _lengths(module: Adaptable, update: Update) -> Tensor:
 
 
 def _rescaling(module: Adaptable, gains: Tensor) -> Tensor:
-    """What an output is multiplied by, and what gives its bias back the part that is lost so."""
+    """Gains of the outputs, and the shifts that restore what gains take from their biases."""
     nothing = torch.zeros((1, module.inputs), dtype=module.dtype)
     biases = module.product.floats(nothing)[0, module.first :][: len(gains)].double()
     return torch.stack([gains, (1 - gains) * biases]).float()
@@ -275,7 +275,7 @@ def _check_shape(file: TensorFile, name: str, tensor: StoredTensor, shape: tuple
 def _fingerprint(
     file: TensorFile, matrices: list[_Matrices], replaced: tuple[_Table, ...]
 ) -> bytes:
-    """Of all that a text can depend on."""
+    """A hash of all in the adapter that a text can depend on."""
     scales = repr(([(one.down, one.scale) for one in matrices], *map(tuple, replaced)))
     return hashlib.sha256(file.digest + hashlib.sha256(scales.encode()).digest()).digest()
 

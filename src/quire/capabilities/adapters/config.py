@@ -64,7 +64,7 @@ class AdapterShare(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Of those that are kept, and of one that is being read."""
+        """Bytes of the adapters that are kept, and of one that is being read."""
         return (self.most_kept + 1) * self.bytes_each
 
 

@@ -72,9 +72,9 @@ class LoraConfig:
         )
 
     def scale(self, module: str, rank: int) -> float:
-        """What the product of the matrices of ``module`` is multiplied by.
+        """The factor of the product of a module's matrices.
 
-        ModelError: the config says of its rank otherwise, or that it is left alone.
+        ModelError: the config gives the module another rank, or does not list it.
         """
         said = _found(self.ranks, module, self.rank)
         if rank != said:
@@ -120,7 +120,7 @@ def _number(source: Path, fields: Mapping[str, Any], name: str, default: float) 
 def _patterns(
     source: Path, fields: Mapping[str, Any], name: str
 ) -> Mapping[re.Pattern[str], float]:
-    """Numbers by what modules' names end with, as a regular expression that soon has an answer."""
+    """Numbers by pattern: regular expressions for the ends of modules' names, of bounded cost."""
     given = fields.get(name) or {}
     if not isinstance(given, dict):
         raise ModelError(f"{source}: {name} must be an object")
@@ -128,17 +128,19 @@ def _patterns(
     for pattern in given:
         repeats = len(re.findall(r"[*+?{]", pattern))
         if len(pattern) > _LONGEST_PATTERN or repeats > _MOST_REPEATS or _REPEATED.search(pattern):
-            raise ModelError(f"{source}: {name} holds a pattern that is too much: {pattern:.100}")
+            raise ModelError(
+                f"{source}: {name} holds a pattern that may take for ever: {pattern:.100}"
+            )
         try:
             compiled = re.compile(rf"(?:.*\.)?(?:{pattern})")
         except (re.error, RecursionError) as error:
-            raise ModelError(f"{source}: {name} holds no pattern: {error}") from None
+            raise ModelError(f"{source}: {name} holds no regular expression: {error}") from None
         found[compiled] = _number(source, given, pattern, 0)
     return found
 
 
 def _found(values: Mapping[re.Pattern[str], float], module: str, default: float) -> float:
-    """Of the first pattern that fits, as in PEFT."""
+    """The value of the first pattern that fits, as in PEFT."""
     return next((value for fits, value in values.items() if fits.fullmatch(module)), default)
 
 

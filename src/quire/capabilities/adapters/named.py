@@ -45,7 +45,10 @@ class EngineTurns(Protocol):
 
 
 class NamedAdapters:
-    """Reads what is named, unless that is what is known by the name; None: nothing is served."""
+    """Reads adapters as requests name them, unless that very one is served already.
+
+    adapters: None: the engine serves none.
+    """
 
     def __init__(self, adapters: Adapters | None, turns: EngineTurns) -> None:
         self._adapters, self._turns = adapters, turns

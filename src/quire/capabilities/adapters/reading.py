@@ -53,7 +53,7 @@ class OtherRank(Protocol):
 
 
 class Readers(Protocol):
-    """Those that compute with rank 0."""
+    """The other ranks, as rank 0 speaks with them."""
 
     @property
     def members(self) -> Sequence[OtherRank]: ...
@@ -68,7 +68,7 @@ class Readers(Protocol):
 
 
 def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
-    """For the adapters of a model. ConfigError: kernels multiply none of its projections."""
+    """A check of adapters for a model. ConfigError: kernels multiply none of its projections."""
     modules, kernels = adaptable(model), choose_kernels(model.dtype, instruction_set)
     if not modules:
         raise ConfigError("enable_lora needs projections that the kernels multiply: here are none")
@@ -92,7 +92,7 @@ def adapter_check(model: Model, instruction_set: str, max_rank: int) -> Check:
 
 
 def _tables(model: Model, weights: AdapterWeights, products: Products | None) -> OwnTables:
-    """In the model's type, whatever its own are rounded to."""
+    """The adapter's tables in the model's type, even where the model's own are rounded."""
     rows = logits = None
     if weights.embedding is not None:
         table = PlainLinear(weights.embedding.weight.to(model.dtype))
@@ -109,7 +109,7 @@ def _tables(model: Model, weights: AdapterWeights, products: Products | None) ->
 def serve_adapters(
     modules: Iterable[LoraModule], most_kept: int, check: Check, ranks: Readers | None
 ) -> tuple[Adapters, int]:
-    """Those that settings name, none of them in memory yet, and the bytes of the largest tables.
+    """The adapters that settings name, none yet in memory, and the bytes of the largest tables.
 
     ModelError: one cannot be served. ranks: the others, which read them too.
     """
@@ -136,7 +136,7 @@ def serve_adapters(
 
 
 def most_bytes(model: Model, rank: int) -> int:
-    """Of an adapter of so large a rank, of all that can be adapted."""
+    """The bytes of an adapter of this rank that changes all that can be adapted."""
     held = [one.held for one in adaptable(model).values()]
     return sum(packed_bytes(rank, inputs, outputs, model.dtype) for outputs, inputs in held)
 
@@ -144,7 +144,7 @@ def most_bytes(model: Model, rank: int) -> int:
 def _on_all(
     ranks: Readers, source: AdapterSource, kept: Callable[[], Iterable[Adapter]]
 ) -> AdapterSource:
-    """The same, whose weights are read by all ranks at once, each its part.
+    """A source whose weights all ranks read at once, each its part.
 
     kept: those that rank 0 has in memory then; the others let go of the rest.
     """

@@ -41,7 +41,7 @@ class AdapterCard(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What came of reading one."""
+    """An adapter that was read, or why it could not be."""
 
     adapter: Adapter
     weights: Any
@@ -73,7 +73,7 @@ class Adapters(Capability):
     # -- from any thread -----------------------------------------------------------------------
 
     def find(self, name: str) -> Adapter:
-        """UnknownAdapterError: none is called so."""
+        """The adapter of this name. UnknownAdapterError: there is none."""
         found = self._cards.get(name)
         if found is None:
             raise UnknownAdapterError(f"adapter {name:.100} is not loaded", "model")
@@ -83,7 +83,7 @@ class Adapters(Capability):
         return name in self._cards
 
     def is_from(self, name: str, path: Path) -> bool:
-        """Whether what is called so was read from that directory."""
+        """Whether the adapter of this name was read from ``path``."""
         found = self._cards.get(name)
         return found is not None and Path(found[1].path).resolve() == path.resolve()
 
@@ -92,7 +92,7 @@ class Adapters(Capability):
         return [card for _, card in list(self._cards.values())]
 
     def waiting(self, in_use: Iterable[Adapter]) -> list[Adapter]:
-        """Those that requests wait for, beside the ones in use."""
+        """The adapters that requests wait for, without the ones in use."""
         return [adapter for adapter in list(self._users) if adapter not in set(in_use)]
 
     def check(self, path: Path) -> AdapterSource:
@@ -104,7 +104,7 @@ class Adapters(Capability):
     def add(
         self, name: str, source: AdapterSource, parent: str | None, *, in_place: bool = False
     ) -> None:
-        """Serve an adapter under a name. RequestError: there is one, and not ``in_place``."""
+        """Serve an adapter under a name. RequestError: the name is taken, and not ``in_place``."""
         if name in self._cards and not in_place:
             raise RequestError(
                 f"adapter {name} is loaded already; with load_inplace it is exchanged", "lora_name"
@@ -116,7 +116,7 @@ class Adapters(Capability):
         self._cards[name] = adapter, AdapterCard(name, str(source.path), parent)
 
     def remove(self, name: str) -> None:
-        """Serve it to the requests and sessions that have it, and to nobody else."""
+        """Give up a name: only requests and sessions that have the adapter keep it."""
         adapter = self.find(name)
         del self._cards[name]
         self._forget(adapter)
@@ -151,7 +151,7 @@ class Adapters(Capability):
             self._forget(adapter)
 
     def engine_begins(self, scheduler: Scheduler, hooks: Hooks) -> None:
-        """No request and no session has any of them."""
+        """Forget who had which adapter: a new engine has no requests and no sessions."""
         had = {*self._users, *self._sessions}
         self._users.clear()
         self._sessions.clear()
@@ -186,7 +186,7 @@ class Adapters(Capability):
         return lambda request: request.adapter == failed.adapter, error
 
     def rest(self) -> None:
-        """Wait for what is being read; not for long, since another request may come."""
+        """Wait a moment for the adapter that is being read; another request may come."""
         if self._reader is not None:
             self._reader.join(_AT_MOST)
 
@@ -202,7 +202,7 @@ class Adapters(Capability):
         return None
 
     def _make_room(self, wanted: Iterable[Adapter]) -> None:
-        """For one more; there is one that is not wanted, or there is room."""
+        """Drop adapters that are not wanted until there is room for one more."""
         spare = (adapter for adapter in list(self.weights) if adapter not in wanted)
         while len(self.weights) >= self._most_kept:
             del self.weights[next(spare)]

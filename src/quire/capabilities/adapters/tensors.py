@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -13,12 +12,12 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import ModelError
-from quire.models.safetensors_file import StoredTensor, read_header
+from quire.models.files import StoredTensor, open_plain, read_header
+from quire.models.safetensors_file import dtype_of
 
 _FLOATS = ("F32", "BF16", "F16")
 _MOST_HEADER = 16 << 20
 _PIECE = 1 << 20
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # to open a pipe does not wait for a writer
 
 
 class TensorFile:
@@ -32,18 +31,18 @@ class TensorFile:
         self.path = path
         self.digest = b""
         try:
-            with _opened(path) as file:
+            with open_plain(path) as file:
                 self.size = os.fstat(file.fileno()).st_size
-                self.tensors = _header(path, file, self.size)
+                self.tensors = _header(path, file)
         except OSError as error:
             raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
     def seal(self) -> None:
         """From now on it is read as it is now. ModelError: it is another one already."""
         try:
-            with _opened(self.path) as file:
+            with open_plain(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
-                if size != self.size or _header(self.path, file, size) != self.tensors:
+                if size != self.size or _header(self.path, file) != self.tensors:
                     raise ModelError(f"{self.path} has changed while it was loaded; load it again")
                 file.seek(0)
                 self.digest = _digest(file)
@@ -53,24 +52,18 @@ class TensorFile:
     def read(self) -> dict[str, Tensor]:
         """Its tensors. ModelError: it is not there any more, or holds something else by now."""
         try:
-            with _opened(self.path) as file:
+            with open_plain(self.path) as file:
                 content = bytearray(file.read(self.size + 1))
         except OSError as error:
             raise ModelError(f"{self.path} cannot be read again: {error.strerror}") from error
         if hashlib.sha256(content).digest() != self.digest:
             raise ModelError(f"{self.path} has changed since it was loaded; load it again")
         return {
-            name: torch.frombuffer(content[one.begin : one.end], dtype=one.dtype).view(one.shape)
+            name: torch.frombuffer(content[one.begin : one.end], dtype=dtype_of(one)).view(
+                one.shape
+            )
             for name, one in self.tensors.items()
         }
-
-
-def _opened(path: Path) -> BinaryIO:
-    file = os.fdopen(os.open(path, _READ), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(0, "it is no plain file", str(path))
-    return file
 
 
 def _digest(file: BinaryIO) -> bytes:
@@ -80,8 +73,8 @@ def _digest(file: BinaryIO) -> bytes:
     return digest.digest()
 
 
-def _header(path: Path, file: BinaryIO, size: int) -> Mapping[str, StoredTensor]:
-    tensors = read_header(path, file, size, _MOST_HEADER)
+def _header(path: Path, file: BinaryIO) -> Mapping[str, StoredTensor]:
+    tensors = read_header(path, file, _MOST_HEADER)
     for name, tensor in tensors.items():
         if tensor.type not in _FLOATS:
             names = ", ".join(_FLOATS)

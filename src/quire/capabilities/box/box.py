@@ -54,10 +54,10 @@ class BoxBroken(QuireError):
 
 
 class Allowance:
-    """How long a process may be at something, in seconds of a processor.
+    """The processor seconds that a process may spend on a call.
 
-    Others may keep it from computing, for which nobody who has asked for something is to blame. But
-    it may not hold a turn for which they wait for ever, nor wait for what does not come.
+    Processor time counts, since other processes may keep it from computing. A much longer bound on
+    the clock ends a process that waits for what does not come.
     """
 
     def __init__(self, process: int, seconds: float) -> None:
@@ -78,7 +78,7 @@ class Allowance:
         return min(max(left, _SHORTEST_LOOK), _LONGEST_LOOK)
 
     def why(self) -> str:
-        """Once none is left."""
+        """The reason for the end, once no time is left."""
         if self._last - self._began < self._seconds:
             return f"it has not come to an end within {_HELD_UP * self._seconds:g} s"
         return f"it takes more than {self._seconds:g} s"
@@ -122,7 +122,7 @@ class Box:
         self._closed = False
 
     def call(self, method: str, *arguments: object, seconds: float, gives: type[_T]) -> _T:
-        """What a method of the service gives, of the type ``gives``.
+        """The result of a method of the service, of the type ``gives``.
 
         RequestError, as the method has raised it; BoxBroken if it has not come to an end, or not
         within ``seconds`` of a processor.
@@ -171,7 +171,7 @@ class Box:
         raise AssertionError
 
     def close(self) -> None:
-        """End all of it at once; whoever waits for a call gets a BoxBroken."""
+        """End all processes at once; callers that wait get a BoxBroken."""
         self._closed = True
         if (zygote := self._zygote) is not None:
             zygote.end()
@@ -179,7 +179,7 @@ class Box:
             self._idle.pop().end()
 
     def _rested(self) -> BoxWorker | None:
-        """One that has come back from a call, and has not been ended by somebody else since."""
+        """An idle worker that has not ended; None: there is none."""
         while True:
             try:
                 worker = self._idle.pop()
@@ -253,7 +253,7 @@ class _Zygote:
         return BoxWorker(self, process, ours, shared)
 
     def kill(self, process: int) -> int:
-        """How a worker has ended, now or before: a status as ``os.waitpid`` gives."""
+        """Kill a worker; its status as ``os.waitpid`` gives it, also if it had ended before."""
         with self._lock:
             if process not in self._workers or self._process.poll() is not None:
                 raise EOFError("it has ended")
@@ -291,7 +291,6 @@ class BoxWorker:
         return self._shared
 
     def call(self, method: str, *arguments: object, seconds: float, gives: type[_T]) -> _T:
-        """See ``Box.call``."""
         allowed = self.allows(seconds)
         self.send(method, *arguments)
         with suppress(TimeoutError):
@@ -299,11 +298,11 @@ class BoxWorker:
         return self.finish(allowed, gives)
 
     def allows(self, seconds: float) -> Allowance:
-        """For a call that is about to begin."""
+        """The allowance for a call that is about to begin."""
         return Allowance(self.process, seconds)
 
     def finish(self, allowed: Allowance, gives: type[_T]) -> _T:
-        """What comes of a call that takes long."""
+        """Wait for the result of a call that takes long."""
         self._leave_the_cores()
         while left := allowed.left():
             with suppress(TimeoutError):
@@ -319,9 +318,9 @@ class BoxWorker:
             raise self._broken() from None
 
     def receive(self, seconds: float, gives: type[_T]) -> _T:
-        """What comes of a call that has begun; TimeoutError if it is not there within ``seconds``,
+        """The result of a call that has begun.
 
-        and may be waited for again.
+        TimeoutError: it has not come within ``seconds``; it may be waited for again.
         """
         try:
             reply = self._connection.receive(seconds)
@@ -374,7 +373,7 @@ class _Connection:
         self._socket.sendall(LENGTH.pack(len(body)) + body)
 
     def receive(self, seconds: float) -> CallReply:
-        """TimeoutError: it may go on. EOFError, MsgspecError, ConnectionError: it never will."""
+        """The next reply. TimeoutError: it may still come. Any other error: it never will."""
         deadline = time.monotonic() + seconds
         while (frame := self._frame()) is None:
             self._socket.settimeout(max(0.0, deadline - time.monotonic()))

@@ -40,9 +40,9 @@ _DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 
 
 def leave_the_cores(thread: int) -> None:
-    """A thread leaves the cores to all others who want them. That cannot be undone.
+    """Give a thread so low a priority that others have the cores. It cannot be undone.
 
-    Where the server itself is nicer than that it stays so. OSError: the thread has ended.
+    Where its priority is lower already it stays so. OSError: the thread has ended.
     """
     if sys.platform == "linux":
         nice = os.getpriority(os.PRIO_PROCESS, thread)
@@ -63,7 +63,7 @@ class BoxPlan(NamedTuple):
 
 
 class CallReply(msgspec.Struct, array_like=True):
-    """What comes back of a call: what it gives, why it is refused, or how it has failed."""
+    """The reply to a call: its result, why it is refused, or how it has failed."""
 
     kind: Literal["gives", "refuses", "fails"]
     text: str = ""

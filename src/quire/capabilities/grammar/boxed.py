@@ -30,15 +30,15 @@ Mask = NDArray[np.uint32]
 
 
 class BoxedRules:
-    """Of a request whose text keeps to a grammar.
+    """The rules of a request whose text keeps to a grammar.
 
-    follower: of its outputs. seconds: of a processor that they have taken; much: of those, where it
-    was long for one token; sat: of those, while it waited for them. sitting: whether it does.
-    waiting: guides that have asked something; under_way: the seconds of such that go on.
+    follower: of its outputs. seconds: processor time that its outputs have taken; much: the part of
+    it in answers that took long; sat: the part while the request sat out steps. sitting: whether it
+    does. waiting: guides whose answers are due; under_way: seconds of answers not yet finished.
     """
 
     def __init__(self, number: int, form: Form, follower: Follower, slow: Follower) -> None:
-        """slow: the follower of those who take much."""
+        """slow: the follower for requests that take long."""
         self.number, self.form, self.follower, self._slow = number, form, follower, slow
         self.seconds = self.much = self.sat = 0.0
         self.sitting = False
@@ -52,7 +52,7 @@ class BoxedRules:
         return BoxedGuide(self)
 
     def spend(self, seconds: float) -> None:
-        """An answer has taken so long."""
+        """Account for an answer that took ``seconds``."""
         self.seconds += seconds
         if self.sitting:
             self.sat += seconds
@@ -62,9 +62,9 @@ class BoxedRules:
                 self.follower = self._slow
 
     def sits(self) -> bool:
-        """Whether it has to wait still. It fails, if what it waits for takes too long.
+        """Whether the request still sits out steps. It fails if an answer takes too long.
 
-        That others keep its worker from computing is no fault of its grammar.
+        Processor time counts: other processes may keep its worker from computing.
         """
         if self.sat + sum(self.under_way.values()) > _LONGEST_SITTING:
             self.complex(f"to find what may come next has taken more than {_LONGEST_SITTING:g} s")
@@ -72,27 +72,27 @@ class BoxedRules:
         return self.sitting
 
     def suspect(self, why: str) -> None:
-        """A worker has ended while it was at one of its outputs, perhaps by another's fault."""
+        """Note that a worker ended at one of its outputs; the second time all of them fail."""
         self._suspected += 1
         if self._suspected > 1:
             self.complex(why)
 
     def complex(self, why: str) -> None:
-        """It fails by its grammar."""
+        """Fail because the grammar is too complex."""
         self.fail(f"the grammar has become too complex: {why}")
 
     def fail(self, why: str) -> None:
-        """None of its outputs can go on."""
+        """Let none of its outputs go on."""
         self.failure = self.failure or why
 
 
 class BoxedGuide:
-    """Of an output that keeps to a grammar. See ``OutputGuide``.
+    """An ``OutputGuide`` of an output that keeps to a grammar.
 
-    follower: whom it asks. knower: the worker that knows the output, by its number; kept: how many
-    of its tokens. wanted: the output, after how many tokens of it masks are wanted, and whether
-    forced tokens are. asked: the output that an answer is due of; flight: the rows of its masks, by
-    length, as far as they still matter.
+    follower: asks the worker for it. knower: number of the worker that knows the output; kept: how
+    many of its tokens. wanted: the next question: the output, the lengths after which masks are
+    wanted, and whether forced tokens are. asked: the output of the question whose answer is due;
+    flight: the rows of its masks, by length, as far as they still matter.
     """
 
     def __init__(self, rules: BoxedRules) -> None:
@@ -112,16 +112,13 @@ class BoxedGuide:
 
     @property
     def finder(self) -> Follower:
-        """See ``OutputGuide``."""
         return self.follower
 
     @property
     def failure(self) -> str | None:
-        """See ``OutputGuide``."""
         return self.rules.failure or self._failure
 
     def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
-        """See ``OutputGuide``."""
         masks, flight = self._masks, self.flight
         if len(lengths) == 1 and not forced and (lengths[0] in masks or lengths[0] in flight):
             return self.wanted is not None
@@ -136,7 +133,7 @@ class BoxedGuide:
         return True
 
     def want(self, output: Sequence[int], lengths: list[int], *, forced: bool = False) -> None:
-        """Ask that, as soon as there is nothing that has been asked before."""
+        """Ask, once the question before is answered."""
         rules = self.rules
         self.wanted = output, lengths, forced
         rules.waiting.add(self.number)
@@ -147,7 +144,7 @@ class BoxedGuide:
             self.follower.ask(self)
 
     def answer(self, done: Done | None, masks: dict[int, Mask]) -> None:
-        """What has been found out; masks: by length. None: nothing ever will be."""
+        """Take an answer; masks: by length. None: there will be no answer."""
         output, lost, rules = self.asked, self.flight, self.rules
         self.asked, self.flight = None, {}
         self._masks |= masks
@@ -165,30 +162,24 @@ class BoxedGuide:
             rules.waiting.discard(self.number)
 
     def wait(self, deadline: float) -> None:
-        """See ``OutputGuide``."""
         if self.number in self.rules.waiting:
             self.follower.pump(self, deadline)
 
     def mask(self, length: int) -> Mask | None:
-        """See ``OutputGuide``."""
         return self._masks.get(length) if self.rules.failure is None else self.follower.nothing
 
     def spent(self) -> float:
-        """See ``OutputGuide``."""
         spent, self._spent = self._spent, 0.0
         return spent
 
     def late(self) -> None:
-        """See ``OutputGuide``."""
         self.rules.sitting = True
 
     def forced(self, length: int) -> Sequence[int]:
-        """See ``OutputGuide``."""
         known, tokens = self._forced
         return tokens if known == length else ()
 
     def retreat(self, length: int) -> None:
-        """See ``OutputGuide``."""
         self.kept = min(self.kept, length)
         self._forced, self._failure = (-1, ()), None
         self._masks = {place: mask for place, mask in self._masks.items() if place <= length}
@@ -198,7 +189,6 @@ class BoxedGuide:
             self.wanted = output, [place for place in places if place <= length], False
 
     def fork(self) -> BoxedGuide:
-        """See ``OutputGuide``."""
         other = BoxedGuide(self.rules)
         if self.number not in self.rules.waiting and self.follower is other.follower:
             self.follower.fork(self, other)
@@ -233,7 +223,7 @@ class Follower:
         self._dropped: list[int] = []
 
     def ready(self) -> None:
-        """Have a worker. Any thread may call it."""
+        """Get a worker if there is none. Any thread may call it."""
         if self._worker is None and self._fresh is None and self._making.acquire(blocking=False):
             try:
                 self._fresh = self._make()
@@ -251,7 +241,7 @@ class Follower:
         self._seeking = False
 
     def ask(self, guide: BoxedGuide) -> None:
-        """It wants something to be found out."""
+        """Queue a guide's question."""
         self._asking[guide.number] = guide
 
     def fork(self, parent: BoxedGuide, child: BoxedGuide) -> None:
@@ -261,19 +251,18 @@ class Follower:
             child.knower, child.kept = parent.knower, parent.kept
 
     def drop(self, guide: BoxedGuide) -> None:
-        """Its output is nothing to the worker any more."""
+        """Have the worker forget a guide's output."""
         if guide.knower and guide.knower == self._number:
             self._dropped.append(guide.number)
 
     def begin(self) -> None:
-        """See ``Finder``."""
         if self._asking:
             if self._called is not None:
                 self._receive(0.0)
             self._send()
 
     def pump(self, guide: BoxedGuide | None, deadline: float) -> None:
-        """Ask, and take in answers, until the guide has its own or time is up."""
+        """Ask, and take in answers, until the guide has its answer or time is up."""
         while True:
             self._send()
             if guide is not None and guide.number not in guide.rules.waiting:
@@ -318,7 +307,7 @@ class Follower:
     def _question(
         self, guide: BoxedGuide, asks: list[tuple[object, ...]], plain: array[int]
     ) -> None:
-        """Add a ``Question``, as what is fast to send."""
+        """Add a ``Question``, as plain numbers where possible, which are fast to send."""
         assert guide.wanted is not None
         output, lengths, forced = guide.wanted
         guide.wanted, guide.asked = None, output
@@ -371,7 +360,7 @@ class Follower:
         return True
 
     def _seek(self) -> None:
-        """Have a thread look for a worker; where it finds none, nobody who asks now can go on."""
+        """Have a thread get a worker; if it cannot, all guides that ask now fail."""
         if self._seeking:
             return
         if self._missing < _MOST_MISSING:
@@ -384,7 +373,7 @@ class Follower:
             guide.answer(None, {})
 
     def _lost(self, why: str) -> None:
-        """The worker has ended: another one is asked."""
+        """Give up a worker that has ended, and ask all its questions again."""
         worker, self._worker, self._called = self._worker, None, None
         assert worker is not None
         logger.warning("a worker for grammars has ended: %s", why)

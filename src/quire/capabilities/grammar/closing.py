@@ -28,7 +28,7 @@ def closed(schema: Any) -> Any:
 
 
 class _Closing:
-    """Of one schema. Each schema in it is alone with its values, or others bind them too."""
+    """Closes one schema. A schema in it is alone if no other one binds the same values."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -118,7 +118,7 @@ class _Closing:
 
 
 def _passes(schema: Json) -> bool:
-    """Whether it says nothing of objects but by one part, or by choices."""
+    """Whether a schema binds objects only by one schema in it, or by a choice of schemas."""
     parts = [key for key in _PARTS if key in schema]
     several = "allOf" in parts and len(listed(schema, "allOf")) != 1
     return len(parts) == 1 and not several and not schema.keys() & _OF_OBJECTS

@@ -25,21 +25,21 @@ _LONGEST_ANEW = 8_192  # characters
 
 
 class Asked(NamedTuple):
-    """What is asked of a text, and the order in which it stands; "" if in none."""
+    """What a text must be, and the order of an output's parts in which it stands, or ""."""
 
     text: StructuredOutputs
     order: str
 
 
 class Source(NamedTuple):
-    """What llguidance is given for it, and how much fuel that takes."""
+    """The text of a grammar for llguidance, and the fuel that compiling it takes."""
 
     text: str
     fuel: int
 
 
 class Form(NamedTuple):
-    """What is asked of outputs; one of the first two at least. source: if that is known."""
+    """What outputs must be: a text, bounded reasoning, or both. source: of the text, if known."""
 
     asked: Asked | None
     thinking: Thinking | None
@@ -47,14 +47,14 @@ class Form(NamedTuple):
 
 
 def asked_of(params: SamplingParams) -> Asked | None:
-    """None: the text is free."""
+    """What the text must be; None: it is free."""
     if params.structured_outputs is None:
         return None
     return Asked(params.structured_outputs, params.reasoning.order if params.reasoning else "")
 
 
 def form_of(params: SamplingParams, tokenizer: GrammarTokenizer) -> Form | None:
-    """None: anything may be written. RequestError where there is no way to see to it."""
+    """What outputs must be; None: they are free. RequestError where it cannot be enforced."""
     budget, marks, asked = params.thinking_token_budget, params.reasoning, asked_of(params)
     if budget is not None and marks is None:
         raise RequestError(
@@ -128,7 +128,6 @@ class GrammarCompiler:
         return None if form is None else self.rules_of(form)
 
     def rules_of(self, form: Form) -> Rules:
-        """See ``rules``."""
         asked, thinking, source = form
         if asked is None:
             return Rules(None, thinking, self._ends)
@@ -136,17 +135,17 @@ class GrammarCompiler:
         return Rules(text, thinking, self._ends, anew, self._words())
 
     def _anew(self, form: Form) -> LLMatcher | None:
-        """Between two steps, so that it may not take long."""
+        """A new matcher, compiled between two steps; None where that would take long."""
         asked, _, source = form
         assert asked is not None
         return None if asked.text.size > _LONGEST_ANEW else self._compile(asked, source).matcher
 
     def source(self, asked: Asked) -> Source:
-        """Of what is compiled now, unless it is known; RequestError as for ``rules``."""
+        """A grammar's source, compiled now unless it is known; RequestError as for ``rules``."""
         return self._compiled(asked, None).source
 
     def _compiled(self, asked: Asked, source: Source | None) -> _Kept:
-        """Its matcher is at the beginning of a text, and not to be moved: others have it too."""
+        """A compiled grammar. Its matcher is shared: it stays at the beginning of a text."""
         with self._kept_lock:
             kept = self._kept.get(asked)
             if kept is not None:
@@ -207,7 +206,7 @@ def _limits(initial_fuel: int) -> LLParserLimits:
 
 
 def _is_spent(matcher: LLMatcher) -> bool:
-    """Whether all states have been made that may be: copies share them, and so their end."""
+    """Whether a matcher has made all the states that it may; its copies share them."""
     copy = matcher.deep_copy()
     copy.compute_bitmask()
     return copy.is_error()

@@ -51,7 +51,7 @@ class Impossible(Exception):
 
 
 class Foreign:
-    """Of one schema."""
+    """Parts of one schema as llguidance reads them."""
 
     def __init__(self, schema: Any, limits: LLParserLimits) -> None:
         own = schema.get(_LAYOUT, {}) if isinstance(schema, dict) else {}
@@ -74,7 +74,7 @@ class Foreign:
         return str(self._layout.get("whitespace_pattern") or r"[ \t\n\r]+")
 
     def check(self) -> None:
-        """RequestError where llguidance does not understand it, or knows that nothing fits."""
+        """RequestError where llguidance does not understand the schema, or nothing fits it."""
         if why := self._why_not(self._json(edited(self._schema, [_harmless]))):
             raise RequestError(f"{_FIELD}: {why}", _FIELD)
 
@@ -86,7 +86,7 @@ class Foreign:
         return found
 
     def part(self, schema: Json) -> str:
-        """A part of it, with what it refers to; Impossible, or Unfit where it has to be whole."""
+        """Text for a part, with what it refers to. Impossible; Unfit: it cannot stand alone."""
         if not self._alone:
             raise Unfit
         needed: dict[str, dict[str, Any]] = {}
@@ -111,13 +111,13 @@ class Foreign:
         return self._json(self._schema)
 
     def text(self, said: Json) -> str:
-        """A text, in which all escapes may be; Impossible."""
+        """Text for a string, in any spelling of its characters; Impossible."""
         source = f"{_SCHEMA}{write({**said, 'type': 'string', _LAYOUT: self._layout})}"
         sure = len(said) < 2 and "pattern" not in said  # to look takes a millisecond
         return source if sure else self._possible(source)
 
     def multiple(self, said: Json, *, whole: bool) -> str:
-        """A number of which a part is given; bounds are what keeps its digits from going on."""
+        """Text for a multiple of a number, with bounds, so that its digits come to an end."""
         ends = {key: said[key] for key in _BOUNDS if key in said}
         if "minimum" not in ends and "exclusiveMinimum" not in ends:
             ends["minimum"] = -_FARTHEST
@@ -132,7 +132,7 @@ class Foreign:
         return source
 
     def _why_not(self, source: str) -> str:
-        """What llguidance has against it, "" if nothing."""
+        """Why llguidance refuses a source; "" if it does not."""
         # Of the schema alone: to read a grammar around it takes several times as long.
         alone = f'{{"grammars": [{{"json_schema": {source.removeprefix(_SCHEMA)}}}]}}'
         why = LLMatcher.validate_grammar(alone, limits=self._limits)
@@ -157,7 +157,7 @@ class Foreign:
 
 
 def in_own_words(why: str) -> str:
-    """What llguidance has against a grammar, of which it quotes none that is made of a schema."""
+    """Why llguidance refuses a grammar, without quoting text that we made of a schema."""
     of_schema = why.partition(_NOT_COMPILED)[2]
     if not of_schema:
         return why.strip()[:_LONGEST_REASON]
@@ -176,7 +176,7 @@ def in_own_words(why: str) -> str:
 
 
 def _numbers(schema: Json) -> Iterator[tuple[str, int | Decimal]]:
-    """Those that bind, each with the word that it belongs to."""
+    """The numbers in a schema that bind, each with its keyword."""
     for key in (*_BOUNDS, *_VALUES, "multipleOf"):
         todo = [schema.get(key)]
         while todo:
@@ -188,7 +188,7 @@ def _numbers(schema: Json) -> Iterator[tuple[str, int | Decimal]]:
 
 
 def _is_exact(number: int | Decimal) -> bool:
-    """Whether llguidance, which makes a float of it, comes back to it."""
+    """Whether a number survives as a float, which llguidance makes of it."""
     if Decimal(number).adjusted() >= _BEYOND:
         return False
     back = float(number)
@@ -198,7 +198,7 @@ def _is_exact(number: int | Decimal) -> bool:
 
 
 def _is_step(number: int | Decimal) -> bool:
-    """The same for what divides others, which it takes apart by multiplying with ten."""
+    """Whether llguidance reads a ``multipleOf`` exactly, which it multiplies by ten."""
     if not _is_exact(number):
         return False
     value, places = abs(float(number)), 0
@@ -208,7 +208,7 @@ def _is_step(number: int | Decimal) -> bool:
 
 
 def _harmless(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without numbers that are not for it."""
+    """A schema without the keywords whose numbers llguidance would change."""
     kinds = {"const": object, "enum": list}
     wrong = {key for key, number in _numbers(schema) if not _is_exact(number)}
     return {

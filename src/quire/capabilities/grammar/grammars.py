@@ -39,7 +39,6 @@ class PlainGuide:
         self._forced: Sequence[int] = ()
 
     def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
-        """See ``OutputGuide``."""
         places = [(self._guide, output, length) for length in lengths]
         self._masks = dict(zip(lengths, Guide.fill_masks(places, self._vocab_size), strict=True))
         self._forced = self._guide.forced(output) if forced else ()
@@ -52,23 +51,18 @@ class PlainGuide:
         """See ``OutputGuide``."""
 
     def spent(self) -> float:
-        """See ``OutputGuide``."""
         return 0.0
 
     def mask(self, length: int) -> Mask | None:
-        """See ``OutputGuide``."""
         return self._masks.get(length)
 
     def forced(self, length: int) -> Sequence[int]:
-        """See ``OutputGuide``."""
         return self._forced
 
     def retreat(self, length: int) -> None:
-        """See ``OutputGuide``."""
         self._guide.retreat(length)
 
     def fork(self) -> PlainGuide:
-        """See ``OutputGuide``."""
         return PlainGuide(self._guide.fork(), self._vocab_size)
 
 
@@ -97,7 +91,6 @@ class Grammars(Capability):
         *,
         additional_properties: bool = False,
     ) -> None:
-        """See ``GrammarCompiler``."""
         self._tokenizer, self._additional_properties = tokenizer, additional_properties
         self._vocab_size, self._ends = vocab_size, ends
         self._lock = threading.Lock()
@@ -125,13 +118,13 @@ class Grammars(Capability):
         return BoxedRules(next(self._numbers), form, self._follower, self._slow)
 
     def compiles(self, params: SamplingParams) -> bool:
-        """Whether ``rules`` has to wait for something to be compiled."""
+        """Whether ``rules`` would have to compile something."""
         asked = asked_of(params)
         with self._lock:
             return asked is not None and asked not in self._compiled
 
     def _source(self, asked: Asked) -> Source:
-        """See that it can be compiled, where nobody else's is followed."""
+        """Compile once in the box where no output is followed, to see that it can be done."""
         with self._lock:
             if (known := self._compiled.get(asked)) is not None:
                 self._compiled.move_to_end(asked)
@@ -179,7 +172,7 @@ class Grammars(Capability):
         return self._box.worker()
 
     def recall(self, scheduler: Scheduler) -> None:
-        """See ``Capability``: who knows now what may come next."""
+        """See ``Capability``: call back requests whose answers have come."""
         for follower in (self._follower, self._slow):
             follower.pump(None, 0.0)
         sitting = list[str]()
@@ -192,12 +185,10 @@ class Grammars(Capability):
         self._sitting = bool(scheduler.queue.sitting)
 
     def rest(self) -> None:
-        """See ``Capability``."""
         if self._sitting:
             time.sleep(_REST)
 
     def close(self) -> None:
-        """See ``Capability``."""
         with self._lock:
             box = self._box
         if box is not None:

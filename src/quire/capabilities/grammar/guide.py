@@ -89,7 +89,7 @@ class Guide:
         return other
 
     def follow(self, output: Sequence[int], length: int) -> None:
-        """Stand after the first ``length`` tokens of ``output``, which begins as it is known."""
+        """Go to the place after ``length`` tokens of ``output``; known ones are unchanged."""
         if length < self._length:
             self.retreat(length)
         while self._length < length:
@@ -215,7 +215,7 @@ class Guide:
 
     @property
     def _undecided(self) -> bool:
-        """Whether it may yet begin to reason."""
+        """Whether the output may still begin to reason."""
         return self._undecided_at(self._length)
 
     def _restart(self) -> None:
@@ -226,7 +226,7 @@ class Guide:
         self._stuck = self.matcher = None
 
     def _advance(self, output: Sequence[int]) -> None:
-        """One token further, which is there already."""
+        """Take in the token before the guide's new place."""
         length = self._length
         if self._stuck is not None:
             return
@@ -278,7 +278,7 @@ class Guide:
 
 
 def _fill(bits: Bits, then: int | May, ends: Iterable[int]) -> None:
-    """Write what may come next, where no grammar says it."""
+    """Write the mask of what may come next where no grammar decides it."""
     bits[:] = 0xFFFFFFFF if then is May.ANYTHING or then is May.GO_ON else 0
     if isinstance(then, int):
         _allow(bits, (then,))

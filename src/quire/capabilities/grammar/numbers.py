@@ -138,7 +138,7 @@ def _by_exponent(least: Decimal, above: bool, most: Decimal | None, below: bool)
 
 
 def _naturals(least: int, most: int | None) -> str:
-    """A bound beyond all digits that there may be is none."""
+    """Natural numbers within bounds; a bound of more digits than are allowed is none."""
     if most is not None and most >= 10 ** max(MOST_DIGITS, len(str(least))):
         most = None
     return _both(_at_least(least), None if most is None else _at_most(most))
@@ -149,7 +149,7 @@ def _both(first: str, second: str | None) -> str:
 
 
 def _at_least(least: int) -> str:
-    """Natural numbers from ``least`` on, of no more digits than there may be."""
+    """Natural numbers from ``least`` on, within the number of digits that is allowed."""
     return f"/({_naturals_from(least)})/"
 
 
@@ -174,7 +174,7 @@ def _naturals_to(most: int) -> str:
 
 
 def _greater(digits: str, tail: str | None = None) -> list[str]:
-    """Of as many digits that are greater; with ``tail``, of any number of them."""
+    """Expressions for greater numbers of as many digits. tail: what follows in their place."""
     return [
         f"{digits[:i]}[{int(digit) + 1}-9]{tail or f'[0-9]{{{len(digits) - 1 - i}}}'}"
         for i, digit in enumerate(digits)
@@ -183,7 +183,7 @@ def _greater(digits: str, tail: str | None = None) -> list[str]:
 
 
 def _lesser(digits: str, tail: str | None = None, *, first: bool = False) -> list[str]:
-    """first: whether the first digit may not be zero."""
+    """Expressions for lesser numbers of as many digits. first: the first digit may not be 0."""
     return [
         f"{digits[:i]}[{low}-{int(digit) - 1}]{tail or f'[0-9]{{{len(digits) - 1 - i}}}'}"
         for i, digit in enumerate(digits)
@@ -226,14 +226,14 @@ def _parts(value: Decimal) -> tuple[str, str]:
 
 
 def shifted(value: Decimal, places: int) -> Decimal:
-    """Times a power of ten, exactly."""
+    """The value times a power of ten, exactly."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     return Decimal((sign, digits, exponent + places))
 
 
 def _short(value: Decimal) -> Decimal:
-    """Without zeros at its end, exactly."""
+    """The same value without zeros at the end of its digits."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     while len(digits) > 1 and not digits[-1]:

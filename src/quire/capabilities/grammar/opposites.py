@@ -38,7 +38,7 @@ class Unsayable(Exception):
 
 
 class Opposites:
-    """Of schemas within one, in which references are looked up."""
+    """Makes opposites of schemas; references are looked up in the root schema."""
 
     def __init__(self, root: Any) -> None:
         self._root, self._left = root, _MOST_SPENT
@@ -46,13 +46,13 @@ class Opposites:
         self._refers = not any(isinstance(one.get("$id", one.get("id")), str) for one in inner)
 
     def spend(self, steps: int = 1) -> None:
-        """Unsayable, when all is spent."""
+        """Spend some of a bounded number of steps; Unsayable once all are spent."""
         self._left -= steps
         if self._left < 0:
             raise Unsayable
 
     def of(self, schema: Any, level: int = 0) -> Any:
-        """The schema of all values that this one does not allow; Unsayable."""
+        """The schema of all values that ``schema`` does not allow; Unsayable."""
         self.spend()
         if isinstance(schema, bool):
             return not schema
@@ -67,7 +67,7 @@ class Opposites:
         return ways[0] if len(ways) == 1 else {"anyOf": ways} if ways else False
 
     def _against(self, key: str, said: Any, level: int) -> list[Any]:
-        """Schemas that allow together what one word does not."""
+        """Schemas that together allow what one keyword forbids."""
         match key, said:
             case "not", dict() | bool():
                 return [said]
@@ -137,7 +137,7 @@ class Opposites:
 
 
 def listed(schema: Json, key: str) -> Sequence[Any]:
-    """What a word lists; nothing where it is no list."""
+    """The list that a keyword holds; empty where it holds none."""
     found = schema.get(key)
     return found if isinstance(found, list) else ()
 
@@ -180,7 +180,7 @@ def _other_values(values: Sequence[Any]) -> list[Any]:
 
 
 def _exact(number: Any) -> Decimal:
-    """As it is written, where that is known."""
+    """A number exactly, as it is written where that is known."""
     return Decimal(getattr(number, "spelled", str(number)))
 
 
@@ -203,7 +203,7 @@ def _spelled(char: str) -> str:
 
 
 def _types(schema: Json) -> set[str]:
-    """Those that its values may have; all numbers are one."""
+    """The types that a schema's values may have; all numbers are one type."""
     said = schema.get("type")
     each = listed(schema, "type") or ([said] if isinstance(said, str) else _TYPES)
     types = {"number" if one == "integer" else str(one) for one in each}

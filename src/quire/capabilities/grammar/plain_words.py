@@ -102,7 +102,7 @@ def _rewritten(opposites: Opposites, schema: Json) -> Json:
 
 
 def _beside(rest: Json, parts: list[Any]) -> Json:
-    """A schema and others that hold too. Words that are about their neighbours stay apart."""
+    """A schema joined with others; keywords that refer to their neighbours stay apart."""
     match parts:
         case []:
             return rest
@@ -115,7 +115,7 @@ def _beside(rest: Json, parts: list[Any]) -> Json:
 
 
 def _plain(opposites: Opposites, said: Json, type_: Any) -> list[Any]:
-    """Schemas that say together what ``said`` does of values of a type; Unsayable."""
+    """Schemas that together say what ``said`` says of values of a type; Unsayable."""
     match said:
         case {"oneOf": [*choices]} if len(choices) <= _MOST_CHOICES:
             return [_one_of(opposites, choices, type_)]
@@ -141,7 +141,7 @@ def _dependency(key: str, one: Any) -> Json:
 
 
 def _one_of(opposites: Opposites, choices: Sequence[Any], type_: Any) -> Json:
-    """Each choice, without those of the others that it could meet."""
+    """A choice of schemas, each without the values of others that it may overlap with."""
     alone = []
     for i, choice in enumerate(choices):
         met = [

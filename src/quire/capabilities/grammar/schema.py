@@ -65,7 +65,7 @@ def _layout(white_space: str | None) -> list[str]:
 
 
 class _Writer:
-    """Of one schema. What adds a rule gives its name."""
+    """Writes the rules of one schema. Methods that add a rule return its name."""
 
     def __init__(self, schema: Any, foreign: Foreign) -> None:
         self._schema, self._foreign = schema, foreign
@@ -81,7 +81,7 @@ class _Writer:
         return [f"start: {start}", *self._lines]
 
     def _value(self, schema: Any) -> str:
-        """What a schema allows; Impossible: nothing."""
+        """A rule for the values that a schema allows. Impossible: there are none."""
         if schema is False:
             raise Impossible
         said = {} if schema is True else {key: schema[key] for key in schema if key in _BINDING}
@@ -107,7 +107,7 @@ class _Writer:
         return self._left(schema)
 
     def _left(self, schema: Json) -> str:
-        """What llguidance makes of it."""
+        """A rule that leaves the schema to llguidance."""
         return self._rule(self._foreign.part(schema))
 
     def _reference(self, reference: str) -> str:
@@ -143,7 +143,7 @@ class _Writer:
         return possible[0] if len(possible) == 1 else self._rule(either(possible))
 
     def _named(self, said: Json) -> str | None:
-        """The values that are named, if they are and little else is said."""
+        """A rule for named values; None: the schema names none, or says more."""
         if not said.keys() <= {"const", "enum", "type"} or ("const" in said and "enum" in said):
             return None
         types = _types(said)
@@ -163,7 +163,7 @@ class _Writer:
         return literal(json_text(value) if isinstance(value, str) else write(value))
 
     def _constant(self, value: Any) -> str:
-        """White space may be in it."""
+        """A value as it is, with white space where JSON allows it."""
         if isinstance(value, list):
             return f'"[" {_COMMA.join(map(self._constant, value))} "]"'
         if isinstance(value, dict):
@@ -250,7 +250,7 @@ class _Writer:
         return self._rule(f'"{{" {self._members(pairs, more)} "}}"')
 
     def _key(self, taken: Collection[str]) -> str:
-        """A key that is none of these."""
+        """A terminal for keys that are not in ``taken``."""
         key = self._share_terminal(_KEY)
         if not taken:
             return key
@@ -259,7 +259,7 @@ class _Writer:
         )
 
     def _members(self, pairs: Sequence[tuple[str, bool]], more: str) -> str:
-        """A comma stands between each two that are there."""
+        """Members of an object with commas between them; ``more`` may follow."""
         rest = f'("," {more})*' if more else ""
         at = next((i for i, (_, required) in enumerate(pairs) if required), None)
         if at is not None:
@@ -271,7 +271,7 @@ class _Writer:
         return f"({either(some)})?" if some else ""
 
     def _some(self, pairs: Sequence[str]) -> str:
-        """One at least, halved again and again, so that no rule leads through all others."""
+        """At least one of the pairs, by halves, so that no rule leads through all others."""
         if len(pairs) == 1:
             return pairs[0]
         half = len(pairs) // 2
@@ -315,7 +315,7 @@ def _types(said: Json) -> Sequence[str]:
 
 
 def _places(said: Json) -> Sequence[Any]:
-    """The schemas of items that have a place of their own, in this draft or an older one."""
+    """The schemas of items by position, in this draft's words or in older ones."""
     items = said.get("items")
     if isinstance(items, list):
         return items

@@ -45,14 +45,14 @@ _LONGEST_REASON = 200  # characters
 
 
 class Question(NamedTuple):
-    """What is to be found out of an output. Whoever asks waits for it before it asks again.
+    """A question about an output. Its guide waits for the answer before it asks again.
 
-    form: what guides it, with the first question. kept: tokens that are as they were known.
-    tokens: that follow these. places: after how many of the tokens, and the row of the mask.
-    forced: whether to look for tokens that must come next.
+    form: what the output must be, with the first question. kept: tokens known from before that have
+    not changed. tokens: that follow these. places: after how many of the tokens a mask is wanted,
+    and its row. forced: whether to look for tokens that must come next.
 
-    Most are about one more token and what may follow it: those have ``PLAIN`` numbers in a row,
-    guide, kept, the token, and the row of the mask.
+    Most questions are about one more token and what may follow it. They are sent as ``PLAIN``
+    numbers: guide, kept, the token, and the row of the mask.
     """
 
     guide: int
@@ -65,7 +65,7 @@ class Question(NamedTuple):
 
 
 class Done(msgspec.Struct, array_like=True):
-    """What was found; the masks are in the rows. seconds: that it took."""
+    """An answer, whose masks are in the rows. seconds: processor time that it took."""
 
     guide: int
     failure: str | None
@@ -74,9 +74,9 @@ class Done(msgspec.Struct, array_like=True):
 
 
 class Found(msgspec.Struct, array_like=True):
-    """What has been found out, and how long has been spent on what takes long and goes on.
+    """Answers, and the time spent on questions that are still under way.
 
-    under_way: a guide and the seconds of a processor that it has had.
+    under_way: guides, each with the processor seconds that it has had.
     """
 
     done: list[Done]
@@ -85,7 +85,7 @@ class Found(msgspec.Struct, array_like=True):
 
 @dataclass(eq=False)
 class _Standing:
-    """Whether the outputs of a request take long, and how long those have taken that do."""
+    """Whether the outputs of a request are slow, and the seconds of slow answers."""
 
     slow: bool = False
     seconds: float = 0.0
@@ -99,7 +99,7 @@ class _Output:
 
 
 class _Job(NamedTuple):
-    """A ``Question``, of an output that is known."""
+    """A ``Question`` with the output that it is about."""
 
     output: _Output
     guide: int
@@ -111,7 +111,7 @@ class _Job(NamedTuple):
 
 
 class _Turns:
-    """What there is to do: a guide of each request in turn, whatever others have."""
+    """Jobs that wait: requests take turns, however many jobs each has."""
 
     def __init__(self) -> None:
         self._jobs: dict[_Standing, deque[_Job]] = {}  # by request; the next one first
@@ -187,7 +187,7 @@ class GrammarService:
         return misfit(schema, text)
 
     def share(self, memory: mmap) -> None:
-        """Masks are to be written there."""
+        """Take the memory in which masks are written."""
         sys.setswitchinterval(0.001)
         words = -(-self._vocab_size // 32)
         self._at = memoryview(memory)[:HEADER].cast("Q")
@@ -208,9 +208,9 @@ class GrammarService:
         asks: Sequence[tuple[Any, ...]],
         plain: bytes = b"",
     ) -> Found:
-        """Begin what is asked; what has been found out since the last call, after a moment.
+        """Begin to answer; returns, after a moment, the answers since the last call.
 
-        asks: a ``Question`` each. plain: those that are plain.
+        asks: a ``Question`` each. plain: those that are numbers only.
         """
         for child, parent in forked:
             self._fork(child, parent)
@@ -250,7 +250,7 @@ class GrammarService:
 
     @property
     def _settled(self) -> bool:
-        """Whether nothing more is to be had soon."""
+        """Whether no further answer is to be expected soon."""
         if self._fast or any(lane.job and not lane.slow for lane in self._lanes):
             return False
         return bool(self._done) or not any(lane.job for lane in self._lanes)
@@ -272,7 +272,7 @@ class GrammarService:
         self._changed.notify_all()
 
     def _part(self) -> None:
-        """See whether a lane is at a guide for too long."""
+        """Make lanes slow that are at a guide for too long, and give their other jobs away."""
         for lane in list(self._lanes):
             if (job := lane.job) is None or (seconds := lane.seconds) < SLOW:
                 continue
@@ -285,7 +285,7 @@ class GrammarService:
                 self._begin()
 
     def take(self, lane: _Lane) -> bool:
-        """Give a lane jobs; false: it ends, for there are others."""
+        """Give a lane jobs; False: it is to end, since there are enough lanes."""
         with self._changed:
             for job in lane.left():
                 self._add(job)
@@ -306,7 +306,7 @@ class GrammarService:
                 self._changed.wait()
 
     def carry_out(self, lane: _Lane, job: _Job) -> None:
-        """Find out what a job asks."""
+        """Answer a job."""
         standing, failure, forced = job.output.standing, None, list[int]()
         self._at[lane.slot] = job.guide
         try:
@@ -329,11 +329,11 @@ class GrammarService:
         self._done.append(Done(job.guide, failure, forced, seconds))
 
     def rests(self, lane: _Lane) -> None:
-        """It is at no guide."""
+        """Note that a lane is at no guide."""
         self._at[lane.slot] = 0
 
     def _find(self, job: _Job) -> str | None:
-        """Write the masks; why nothing can follow, if so."""
+        """Write the masks of a job; the reason if nothing can follow, else None."""
         output, kept = job.output, job.kept
         guide, tokens = output.guide, output.tokens
         if guide is None:
@@ -356,9 +356,9 @@ class GrammarService:
 
 
 class _Lane(threading.Thread):
-    """Carries out what is asked, one after the other.
+    """A thread that carries out jobs, one after the other.
 
-    job: that it is at. jobs: that it is to do after it.
+    job: the one at hand. jobs: those to do after it.
     """
 
     def __init__(self, service: GrammarService, slot: int, *, slow: bool) -> None:
@@ -388,7 +388,7 @@ class _Lane(threading.Thread):
             self._service.rests(self)
 
     def left(self) -> list[_Job]:
-        """What it has not begun, which is nothing to it any more."""
+        """Take away the jobs that it has not begun."""
         jobs = list[_Job]()
         with suppress(IndexError):
             while True:
@@ -397,11 +397,11 @@ class _Lane(threading.Thread):
 
     @property
     def seconds(self) -> float:
-        """Of a processor, since it has begun its job: others may keep it from computing."""
+        """Processor seconds since it began its job: others may keep it from computing."""
         return min(time.monotonic() - self._began, self._clock() - self._since)
 
     def end(self) -> float:
-        """The seconds of the job, or a little more; its own thread calls it."""
+        """End the job; its seconds, or a little more. Its own thread calls it."""
         now = time.monotonic()
         seconds, self._began = now - self._began, now
         if now - self._glanced > _GLANCE:

@@ -45,11 +45,11 @@ def grammar_source(
     *,
     additional_properties: bool = False,
 ) -> str:
-    """llguidance's own text of it; RequestError where there cannot be one.
+    """The grammar of structured outputs, as llguidance reads it; RequestError where there is none.
 
-    token_id: of a token by its name. limits: within which schemas are to be understood.
-    order: of what the text stands in, see ``Reasoning``.
-    additional_properties: objects have others than they name, unless something else is said.
+    token_id: the id of a token by its name. limits: for reading schemas.
+    order: of the parts of an output among which the text stands, see ``Reasoning``.
+    additional_properties: objects may have others than they name, where a schema leaves it open.
     """
     if asked.disable_additional_properties is not None:
         additional_properties = not asked.disable_additional_properties
@@ -90,7 +90,7 @@ def _source(asked: StructuredOutputs) -> str:
 
 
 def _laid_out(schema: Any, asked: StructuredOutputs) -> Json:
-    """A schema that says where white space may be."""
+    """The schema, with llguidance's keyword for where white space may be."""
     layout: Json = {"whitespace_pattern": asked.whitespace_pattern or _WHITESPACE}
     if asked.disable_any_whitespace:
         layout = {"whitespace_flexible": False}

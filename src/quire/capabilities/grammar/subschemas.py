@@ -19,7 +19,7 @@ _FIELD = "structured_outputs"
 
 
 def edited(schema: Any, edits: Sequence[Callable[[Json], Json]]) -> Any:
-    """A schema with all schemas in it."""
+    """A copy of a schema, with ``edits`` applied to it and to all schemas in it."""
     if isinstance(schema, list):
         return [edited(item, edits) for item in schema]
     if not isinstance(schema, dict):
@@ -36,7 +36,7 @@ def edited(schema: Any, edits: Sequence[Callable[[Json], Json]]) -> Any:
 
 
 def subschemas(schema: Any) -> Iterator[tuple[Json, int]]:
-    """It and all schemas in it that are objects, and in which level each stands."""
+    """A schema and all schemas in it that are objects, each with its level."""
     todo = [(schema, 1)]
     while todo:
         one, level = todo.pop()
@@ -81,7 +81,7 @@ def check_depth(schema: Any) -> None:
 
 
 def pointed(schema: Any, reference: object) -> Any:
-    """The schema that a reference within another means; None where it is no such reference."""
+    """The schema that a reference points to; None where it points to none within ``schema``."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return None
     found = schema
@@ -104,7 +104,7 @@ def _levels(schema: Any) -> int:
 
 
 def deep(value: object, levels: int) -> bool:
-    """Whether JSON has more levels than so many."""
+    """Whether JSON is nested more than ``levels`` deep."""
     level = [value]
     for _ in range(levels):
         inside: list[object] = []

@@ -41,13 +41,13 @@ def read_pooler(
     usual: Pooling = Pooling.LAST,
     given: Mapping[str, Any] | None = None,
 ) -> tuple[Pooler, tuple[Dense, ...]]:
-    """As ``modules.json`` has it, or else by ``usual``, normalised; and what a state passes then.
+    """The pooler that ``modules.json`` describes, or else ``usual``, normalised; and dense modules.
 
-    admit: told the bytes of modules, to refuse them.
-    given: a ``pooler_config``, which is over that.
+    admit: called with the bytes of the modules, to refuse them.
+    given: a ``pooler_config``, which wins over the files.
 
     Raises:
-        ConfigError: it asks for vectors that the model has not.
+        ConfigError: ``given`` asks for vectors that the model does not have.
         ModelError: a file is not what it should be.
     """
     fields = config.fields
@@ -80,7 +80,7 @@ def read_pooler(
 
 
 def bytes_of(dense: Iterable[Dense]) -> int:
-    """What their weights take."""
+    """Bytes of the modules' weights."""
     return sum(one.nbytes for one in dense)
 
 
@@ -120,7 +120,7 @@ def _read_modules(directory: Path, usual: Pooling) -> _Modules:
 
 
 def _below(directory: Path, name: object) -> Path:
-    """Where a module's files are."""
+    """The directory of a module's files. ModelError: it is not below ``directory``."""
     path = PurePosixPath(str(name))
     if not isinstance(name, str) or path.is_absolute() or ".." in path.parts:
         raise ModelError(f"{directory / 'modules.json'} names {shown(name)}, no path below it")

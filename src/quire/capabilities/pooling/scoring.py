@@ -41,7 +41,7 @@ class Scoring:
         second: Sequence[Text],
         most: int | None = None,
     ) -> None:
-        """As many of both, or one of ``first`` for all of ``second``.
+        """Pair each of ``first`` with one of ``second``, or a single ``first`` with all of them.
 
         most: tokens to which pairs are cut, where a head judges them; None: they are not.
         """
@@ -73,7 +73,7 @@ class Scoring:
 
     @property
     def cuts(self) -> bool:
-        """Whether prompts say to how many tokens they are cut."""
+        """Whether prompts are cut to ``most`` tokens."""
         return self._labels > 0
 
     def scores(self, finished: Sequence[Pooled]) -> list[float]:
@@ -87,7 +87,7 @@ class Scoring:
         return [(finished[a], finished[self._num_first + b]) for a, b in self._pairs]
 
     def score(self, pair: Sequence[Pooled]) -> float:
-        """Of one of ``pairs``."""
+        """The score of one of ``pairs``."""
         vectors = [output.vector or () for output in pair]
         if self._labels:
             ((logit,),) = vectors
@@ -99,7 +99,7 @@ class Scoring:
 
 
 def chances(logits: Sequence[float]) -> list[float]:
-    """Of labels, of which one is right; of a single one, that it is."""
+    """Probabilities of labels of which one is right; of a single label, that it holds."""
     if len(logits) == 1:
         logits = [logits[0], 0.0]
         return chances(logits)[:1]

@@ -57,7 +57,7 @@ class Acceptance:
     def observe(
         self, seq_id: int, drafter: int, proposal: Proposal, tried: int, right: int
     ) -> None:
-        """Of the first ``tried`` drafts, ``right`` were, and the next one was not."""
+        """Learn that ``right`` of the first ``tried`` drafts were accepted, and no later one."""
         own = self._of.get(seq_id)
         if own is None:
             own = self._of[seq_id] = Shares(self._size)
@@ -74,7 +74,7 @@ class Acceptance:
 
 
 def _kind(evidence: int, number: int) -> int:
-    """Each draft that is right makes the match longer by itself."""
+    """The class of a draft by its evidence: each draft before it lengthens the match by one."""
     if not evidence:
         return 0
     return _KIND[min(evidence + number, _MOST)]

@@ -37,8 +37,10 @@ class Behind:
         return due
 
     def leave(self, chunks: Sequence[Chunk]) -> bool:
-        """Leave all of these, which have no drafts to be made. Not, if any has more than a token,
-        or too many behind."""
+        """Put off chunks that have no drafts to be made.
+
+        False: one has several tokens, or too many behind it; then none is put off.
+        """
         known = self._chunks
         for chunk in chunks:
             count = _num_settled(chunk) if self.keeps_states else len(chunk.token_ids)
@@ -86,7 +88,7 @@ class Behind:
             self._chunks[chunk.seq_id] = self.take(_part(chunk, right, first))
 
     def clear(self) -> None:
-        """Nobody will compute it."""
+        """Forget all that was put off."""
         self._chunks.clear()
 
 
@@ -96,7 +98,7 @@ def _num_settled(chunk: Chunk) -> int:
 
 
 def _part(chunk: Chunk, token_ids: Sequence[int], first: int) -> Chunk:
-    """Of ``token_ids``, which are a chunk's as far as they are known, those from ``first`` on."""
+    """The part of a chunk from ``first`` on; ``token_ids`` are its tokens that are known."""
     return chunk._replace(token_ids=token_ids[first:], start=chunk.start + first, readout=None)
 
 

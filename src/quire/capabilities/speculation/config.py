@@ -117,7 +117,7 @@ class SpeculativeConfig:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SpeculativeConfig:
-        """ConfigError where an option is unknown or out of its range."""
+        """The settings that ``options`` give. ConfigError: one is unknown or out of its range."""
         for name in options:
             if name in _REFUSED:
                 raise ConfigError(f"{_NAME}: {name} is not supported: {_REFUSED[name]}")

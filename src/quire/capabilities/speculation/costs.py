@@ -58,7 +58,7 @@ class Measured:
         return self._passes[rows.bit_length()]
 
     def observe(self, step: Step, seconds: float) -> None:
-        """A step took so long."""
+        """Learn that ``step`` took ``seconds``."""
         if step.num_tokens == len(step.chunks):
             self._plain_steps, self._since_plain = self._plain_steps + 1, 0
             if self._plain_steps % _EVERY != _SECOND and self.settled(len(step.chunks)):
@@ -114,7 +114,7 @@ class StepCosts:
         return self.several(rows, 1)[0]
 
     def several(self, first: int, count: int) -> list[float]:
-        """Of steps of ``first`` rows, one more, and so on."""
+        """Seconds of ``count`` steps: of ``first`` rows, of one row more, and so on."""
         found: list[float] = []
         rows, end, seconds = first, first + count, self._seconds
         right = min(max(1, bisect_left(_KNOTS, first)), _LAST)
@@ -149,7 +149,7 @@ class StepCosts:
         return self._measured[knot] > 0 and self._steps - self._seen[knot] < _STALE
 
     def _put(self, knot: int, found: float) -> None:
-        """No step takes less than one of fewer rows."""
+        """Set a knot, and its neighbours so that no step takes less than one of fewer rows."""
         seconds = self._seconds
         seconds[knot] = found
         below, above = knot - 1, knot + 1
@@ -161,7 +161,7 @@ class StepCosts:
             above += 1
 
     def _fill(self) -> None:
-        """Knots that are not fresh go by those that are."""
+        """Derive knots that are not fresh from those that are."""
         fresh = [knot for knot in range(len(_KNOTS)) if self._is_fresh(knot)]
         self.most = 2 * _KNOTS[fresh[-1]]
         for knot in range(fresh[0]):
@@ -203,7 +203,7 @@ class PassCosts:
         """Of all numbers of passes that a step may have: at most twice as many as any before."""
 
     def due(self) -> int | None:
-        """A number of passes that has not been measured often enough, though it may be."""
+        """A number of passes that should be measured more often; None: there is none."""
         count, number = min((len(self._seen.get(one, ())), one) for one in _TRIED)
         return number if count < _ENOUGH and number <= self.shares[-1][0] else None
 
@@ -219,7 +219,7 @@ class PassCosts:
         return least + (most - least) * (passes - below) / (above - below)
 
     def observe(self, passes: int, share: float) -> None:
-        """So many took so much."""
+        """Learn that ``passes`` took ``share``."""
         self._seen.setdefault(passes, deque(maxlen=_KEPT)).append(max(0.0, share))
         least, known = inf, []
         for number in sorted(self._seen, reverse=True):

@@ -23,7 +23,7 @@ class Decisions:
     def about(
         self, guess: Guess, count: int, choice: Choice | None, measured: Measured, rows: int
     ) -> Decision | None:
-        """What is to be read of ``count`` drafts for a sequence, in a step of ``rows`` besides."""
+        """The decision to tell of ``count`` drafts for a sequence, beside ``rows`` other rows."""
         seq_id = guess.seq_id
         told, since = self._told.get(seq_id, 0), self._since.get(seq_id, _EVERY)
         self._since[seq_id] = since + 1

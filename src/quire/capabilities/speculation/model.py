@@ -48,7 +48,7 @@ class _DraftText:
         return params.greedy and not params.edits_logits and not self.chunk.cuts
 
     def row(self) -> SampleRow:
-        """By which the target will sample its next token, too."""
+        """The row by which the target will sample its next token too."""
         _, request, branch, output_start = self._whose
         known = self.chunk.start + len(self.token_ids) - output_start
         if self._past is not None and self._past.guide is not None:
@@ -57,7 +57,7 @@ class _DraftText:
         return SampleRow(request, params_of(request), branch, known, self._past)
 
     def take(self, sample: Sample | None) -> bool:
-        """Go on with a draft, if there is one; whether another is to be made."""
+        """Add a draft, if there is one; whether another is to be made."""
         if sample is None:
             return False
         if self._past is not None:
@@ -131,8 +131,10 @@ class DraftModel:
         return chunks
 
     def observe(self, chunks: Sequence[Chunk], outcomes: Mapping[int, Outcome]) -> None:
-        """What came of the chunks that ``fill`` gave. Where states are kept, drafts of others are
-        computed no earlier."""
+        """Learn what came of the chunks that ``fill`` gave.
+
+        Where states are kept, drafts that others made are computed no earlier than this.
+        """
         for chunk in chunks if self._drafted else ():
             if chunk.seq_id in self._drafted:
                 self._behind.verified(chunk, len(outcomes[chunk.seq_id].tokens))
@@ -186,7 +188,7 @@ class DraftModel:
         return self._worker.compute(batch, nothing_sampled)
 
     def _readable(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-        """Tokens that it has no vector of are taken for its last one."""
+        """The chunks, with tokens outside the draft model's vocabulary replaced by its last one."""
         if chunks and chunks[0].table.kv_groups[-1].keeps_state:
             chunks = [one._replace(table=self._own(one.table)) for one in chunks]
         last = self._worker.model.vocab_size - 1

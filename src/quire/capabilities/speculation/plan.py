@@ -19,7 +19,7 @@ _NONE = 2.0  # a chance that no draft has
 
 
 class Trials:
-    """Of draft models: what they take and give is found out in no other way."""
+    """Steps in which draft models are tried: their cost and use can be learnt in no other way."""
 
     def __init__(self) -> None:
         self._credit = 0.0  # seconds
@@ -27,7 +27,7 @@ class Trials:
 
     @property
     def due(self) -> bool:
-        """Whether there has been none for some time."""
+        """Whether the last trial was long enough ago."""
         return self._steps >= _APART
 
     def affords(self, loss: float) -> bool:
@@ -61,7 +61,7 @@ class Guess(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Drafts that are at least so likely right are worth their rows."""
+    """The drafts to verify: those whose chance is at least ``least``."""
 
     least: float
     tokens: float  # that the step is expected to confirm
@@ -79,7 +79,7 @@ class Choice(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Of a draft model, to everybody whom it may draft for."""
+    """What some passes of a draft model would bring, for all sequences that it may draft for."""
 
     passes: int
     tokens: float  # that are expected of it
@@ -120,7 +120,7 @@ def _offers(passes: PassCosts, plain: float, made: Seq[Seq[float]]) -> list[Offe
 def _trials(
     passes: PassCosts, plain: float, rows: int, offers: Seq[Offer], best: Choice | None
 ) -> list[tuple[float, Choice]]:
-    """What is not the best, as far as is known, but should be known better; with its loss."""
+    """Choices that are not the best known but should be measured; each with its expected loss."""
     due = passes.due()
     if due is None and best is not None and best.passes:
         return []

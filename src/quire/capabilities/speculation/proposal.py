@@ -61,11 +61,11 @@ class Forced:
 
     @property
     def knows(self) -> bool:
-        """Whether there is anything to say."""
+        """Whether any tokens are known."""
         return bool(self._known)
 
     def hear(self, outcomes: Mapping[int, Outcome]) -> None:
-        """What a step gave."""
+        """Take up the tokens that a step found to be forced."""
         self._known.clear()
         for seq_id, outcome in outcomes.items():
             if outcome.forced:

@@ -114,7 +114,7 @@ class Speculation(Capability):
             self._again = int(_WORTH_WEIGHING / self._measured.plain(rows))
 
     def _repeats(self, scheduler: Scheduler) -> bool:
-        """Where steps are short, and a model drafts, what was chosen is kept for some of them."""
+        """Whether the last choice is used again: where a model drafts and steps are short."""
         if self._is_plain(by_model=True):
             self._again = 0
             return False
@@ -146,7 +146,7 @@ class Speculation(Capability):
         return self._steps % (_PLAIN_OFTENER if by_model else _PLAIN_EVERY) < _IN_A_ROW
 
     def _rests(self, rows: int) -> bool:
-        """Where steps are so short that looking for nothing would tell, it is done now and then."""
+        """Whether drafters are not asked: in short steps a search that finds nothing costs much."""
         every = int(_WORTH_A_LOOK / self._measured.plain(rows))
         return self._fruitless >= _PATIENCE and every > 1 and self._steps % every > 0
 
@@ -246,5 +246,5 @@ class Speculation(Capability):
 
 
 def _only_decodes(step: Step) -> bool:
-    """Whether it computes something, and of no prompt."""
+    """Whether a step computes tokens, and none of them of a prompt."""
     return 0 < step.num_tokens == sum(1 + len(chunk.drafts) for chunk in step.chunks)

@@ -56,7 +56,7 @@ class SuffixDrafter:
     def _begin(
         self, archive: Archive, request: Request, sequence: Sequence, *, cut: bool
     ) -> Volume:
-        """Of what is left of a sequence that was cut, all is learned already."""
+        """A volume for the sequence. cut: what is left of its text was learned before the cut."""
         token_ids = sequence.token_ids
         first = len(token_ids) if cut else sequence.num_prompt_tokens
         name = hashlib.blake2b(request.root_hash, digest_size=16).digest()

@@ -73,7 +73,7 @@ class KVCache:
             touch(tensor)
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
-        """Carry out moves in their order, neighbours of one kind together; those that failed."""
+        """Carry out moves in order, neighbours of one kind together; return those that failed."""
         failed: list[tuple[BlockMove, OSError]] = []
         for (kind, kv_group), run in groupby(moves, key=lambda move: (move.kind, move.kv_group)):
             if kind is MoveKind.COPY:
@@ -115,8 +115,9 @@ class KVCache:
             raise
 
     def _store(self, move: BlockMove, content: Content) -> None:
-        """With the last KV group's block of a content, which comes last, it is complete. A state is
-        complete alone, and has no other parts.
+        """Store one KV group's block of a content: the last group's block completes it.
+
+        A state is complete by itself, and has no other parts.
         """
         if self._source is None:
             raise ValueError("there is nothing beyond the pool to store blocks in")

@@ -38,7 +38,7 @@ def bytes_per_token(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) 
 
 
 def scale_bytes(shape: KVShape | StateShape, dtype: torch.dtype) -> int:
-    """What of that is a layer's scales."""
+    """KV bytes of one token that are a layer's scales."""
     if not isinstance(shape, KVShape) or not is_scaled(dtype):
         return 0
     return _FLOAT.itemsize * shape.num_kv_heads * len(shape.kept)
@@ -110,7 +110,7 @@ def _values(
 
 
 def _forms(shape: StateShape, kv_group: KVGroup) -> list[tuple[int, ...]]:
-    """Of the parts of a slot."""
+    """The shapes of the parts of a slot."""
     drafts = 0 if kv_group.state is None else kv_group.state.drafts
     return [shape.rows, shape.state or (0,), (drafts, shape.columns)]
 
@@ -123,15 +123,15 @@ class _OwnMemory:
         self._count = 0
 
     def begin(self, kv_group: KVGroup) -> None:
-        """Its layers come next, in their order."""
+        """Begin with the layers of ``kv_group``, which come in their order."""
         self._count = kv_group.num_blocks
 
     def numbers(self, plane: int, dtype: torch.dtype, form: tuple[int, ...]) -> Tensor:
-        """The next of a layer's tensors; ``form`` of a block."""
+        """The next of a layer's tensors; ``form``: of a block."""
         return self._zeros(self._count * prod(form), dtype).view(self._count, *form)
 
     def scales(self, plane: int, tile: tuple[int, ...], row: int) -> Tensor:
-        """Of the numbers that come next, in rows of so many bytes."""
+        """Scales of the numbers that come next, whose rows have ``row`` bytes."""
         return self.numbers(plane, _FLOAT, tile)
 
 
@@ -198,7 +198,7 @@ class _PagedMemory(_OwnMemory):
         return self._seen(self._scales[plane, row], step, tile, place)
 
     def _seen(self, memory: Tensor, step: int, form: tuple[int, ...], place: int) -> Tensor:
-        """What begins ``place`` bytes from each ``step`` bytes on."""
+        """A view of blocks that are ``step`` bytes apart, from ``place`` bytes within the first."""
         form = self._count, *form
         if not prod(form):
             return memory.new_empty(form)

@@ -34,17 +34,16 @@ class BlockBytes:
         self.block_bytes = sum(self._sizes)
 
     def of(self, block: int) -> list[memoryview]:
-        """Those of one block, to be read or filled."""
+        """The memory of one block, to be read or filled."""
         return [
             part[block * step : block * step + size]
             for part, step, size in zip(self._parts, self._steps, self._sizes, strict=True)
         ]
 
     def blank(self, block: int) -> None:
-        """Zeros, where what should have come has not.
+        """Fill a block with zeros, since its content has not come.
 
-        Whoever relied on it is computed once more in this step, to no avail, and must not meet
-        numbers that are none.
+        Sequences that relied on it are still computed in this step, and must not meet NaN.
         """
         for tile in self.of(block):
             tile[:] = bytes(tile.nbytes)

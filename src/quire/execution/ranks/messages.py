@@ -63,7 +63,6 @@ def encode(order: Order) -> bytes:
 
 
 def decode(message: bytes) -> Order:
-    """See ``encode``."""
     head = unpack_from(f"{_HEAD}q", message)
     num_moves, num_adapters, num_used, cleared, content_size = head[:5]
     tokens, seqs, kv_groups, block_size, asked, *counts = head[5:14]

@@ -99,7 +99,7 @@ class Choosing:
         self._began = time.monotonic()
 
     def begin(self, hidden: Hidden) -> None:
-        """The forward pass gives ``hidden``: choose the tokens now, if that takes no waiting."""
+        """Take the result of the forward pass; choose the tokens now if that takes no waiting."""
         self._hidden = hidden
         if self._asking:
             # Only rows that are sampled pass the LM head, each once however many samples it gives.
@@ -108,9 +108,9 @@ class Choosing:
             self.choose()
 
     def choose(self) -> None:
-        """Choose the tokens, if that has not been done, and look at all else that is asked for.
+        """Choose the tokens unless they are chosen, and compute all else that is asked for.
 
-        In inference mode, which takes a while to enter.
+        Called in inference mode, since entering it takes a while.
         """
         hidden, logits = self._hidden, self._logits
         if hidden is None:
@@ -142,7 +142,7 @@ class Choosing:
         self._outcomes.update(self._pools.outcomes(*step))
 
     def feed(self, chunks: Sequence[Chunk], bounds: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Which tokens the next step's chunks lack, and the rows of ``tokens`` that they are.
+        """Places of tokens that the next step's chunks lack, and their rows in ``tokens``.
 
         The tokens of chunk i begin at ``bounds[i]``.
         """
@@ -192,7 +192,7 @@ class Choosing:
             self.delays[seq_id] = self.delays.get(seq_id, 0.0) + seconds
 
     def _look_ahead(self) -> None:
-        """Have it found out what may come after these tokens, while the next step is planned."""
+        """Have guides find what may follow these tokens while the next step is planned."""
         guides = list[tuple[int, OutputGuide, int]]()
         for asking in self._asking:
             past = asking.past
@@ -228,14 +228,14 @@ class Choosing:
         return Outcome(tokens, forks, (), scored)
 
     def ask_guides(self) -> None:
-        """Have it found out what may come next, as far as the tokens are known before."""
+        """Have guides find what may come next, where the tokens before are known."""
         if self._has_pasts and self._before is None:
             begin_finding(self._remember())
 
     def _remember(self) -> list[OutputGuide]:
-        """Note what the sequences have been given, where their params look at it.
+        """Note the sequences' new tokens where their parameters look at them.
 
-        The guides that have something to find out.
+        Returns the guides that have something to find out.
         """
         self._remembered, guides = True, list[OutputGuide]()
         for asking in self._asking:
@@ -256,7 +256,7 @@ class Choosing:
         return guides
 
     def _wait_for_guides(self) -> None:
-        """Who may come next; who does not know it in time is given no token."""
+        """Wait for masks; an output whose mask does not come in time gets no token in this step."""
         deadline = time.monotonic() + patience(time.monotonic() - self._began)
         late = set[str]()
         for asking in self._asking:
@@ -341,7 +341,7 @@ def _why_nothing(asking: _Asking) -> str:
 
 
 def _num_known(guide: OutputGuide, first: int, rows: int) -> int:
-    """For how many of these rows, from the first on, it is known what may come next."""
+    """How many of these rows, from the first on, have a known mask."""
     for row in range(rows):
         if guide.mask(first + row) is None:
             return row

@@ -21,7 +21,7 @@ _SHARE, _LONGEST = 0.5, 0.1
 
 
 def patience(seconds: float) -> float:
-    """The same, where the forward pass has taken so long: where all is slow, masks are too."""
+    """Seconds to wait for masks after a forward pass of ``seconds``: on a slow machine both are."""
     return min(max(PATIENCE, _SHARE * seconds), _LONGEST)
 
 
@@ -29,7 +29,7 @@ class Finder(Protocol):
     """Finds out beside the engine what guides were asked, for all of them together."""
 
     def begin(self) -> None:
-        """As soon as it is done with what it is at. Does not wait."""
+        """Begin as soon as the work at hand is done. Does not wait."""
         ...
 
 
@@ -47,16 +47,16 @@ class OutputGuide(Protocol):
         ...
 
     def ask(self, output: Sequence[int], lengths: Sequence[int], *, forced: bool = False) -> bool:
-        """Have it found out what may follow the first ``length`` tokens of ``output``, of each.
+        """Ask what may follow the first ``length`` tokens of ``output``, for each of ``lengths``.
 
-        That begins with ``begin_finding`` or ``wait_for``. Lengths increase. forced: and which
-        tokens must come after all of ``output``, if there is one way to go on. False: it is found
-        out already, or about to be.
+        The search begins with ``begin_finding`` or ``wait_for``. Lengths increase. forced: ask also
+        which tokens must follow all of ``output``, if there is one way to go on. False: the answer
+        is known already, or about to be.
         """
         ...
 
     def wait(self, deadline: float) -> None:
-        """Until all that was asked is known, or until then, by the monotonic clock."""
+        """Wait until all that was asked is known, or until ``deadline`` on the monotonic clock."""
         ...
 
     def mask(self, length: int) -> NDArray[np.uint32] | None:
@@ -72,15 +72,15 @@ class OutputGuide(Protocol):
         ...
 
     def late(self) -> None:
-        """The output was given no token, because a mask was not there in time."""
+        """Note that the output was given no token, because a mask was not there in time."""
         ...
 
     def retreat(self, length: int) -> None:
-        """The tokens after the first ``length`` are about to change."""
+        """Forget the tokens after the first ``length``, which are about to change."""
         ...
 
     def fork(self) -> OutputGuide:
-        """Another one, for an output that has come as far."""
+        """A guide for another output with the same tokens so far."""
         ...
 
 
@@ -93,14 +93,14 @@ class OutputRules(Protocol):
 
 
 def begin_finding(guides: Iterable[OutputGuide]) -> None:
-    """Have it found out what they were asked."""
+    """Have guides begin to find out what they were asked."""
     for finder in {guide.finder for guide in guides}:
         if finder is not None:
             finder.begin()
 
 
 def wait_for(guides: Iterable[OutputGuide], seconds: float) -> None:
-    """Until they know what they were asked, or for so long."""
+    """Wait until guides know what they were asked, for ``seconds`` at most."""
     deadline = time.monotonic() + seconds
     for guide in guides:
         guide.wait(deadline)

@@ -48,7 +48,7 @@ class _Edits:
         return bool(self.rows)
 
     def add(self, row: int, token_ids: Iterable[int], values: Iterable[float]) -> None:
-        """Either iterable may be an array, which is taken over without a look at each item."""
+        """Add edits of a row. Arrays are taken over whole."""
         known = len(self.token_ids)
         self.token_ids.extend(token_ids)
         self.values.extend(values)
@@ -132,7 +132,7 @@ def process_logits(logits: Tensor, rows: Sequence[SampleRow], masked: Allow = al
 
 
 def num_edits(row: SampleRow) -> int:
-    """What a row has of all that is edited, about."""
+    """About how many logits of a row are edited."""
     params, past = row.params, row.past
     edits = 1 + len(params.logit_bias or ()) + len(params.allowed_token_ids or ())
     if past is not None and params.repetition_penalty != 1.0:

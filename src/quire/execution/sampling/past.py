@@ -27,7 +27,7 @@ class TokenCounts:
         self.counts[place] += 1.0
 
     def remove(self, token_id: int) -> None:
-        """One occurrence, of one that is there."""
+        """Remove one occurrence of a token that is there."""
         place = self._places[token_id]
         self.counts[place] -= 1.0
         if not self.counts[place]:
@@ -64,9 +64,9 @@ class Past:
         self.guide = None if rules is None else rules.guide()
 
     def take(self, start: int, token_ids: Sequence[int]) -> None:
-        """The output is computed anew from its token ``start`` on, from these tokens.
+        """Replace the output from its token ``start`` on by these tokens.
 
-        Those before it, where ``start`` is negative, are the prompt's.
+        Where ``start`` is negative, the first of them are the prompt's.
         """
         output = self._output
         if len(token_ids) == 1 and start >= 0:  # as nearly always, and it is there or comes next
@@ -93,7 +93,7 @@ class Past:
         output.extend(token_ids)
 
     def counts(self, length: int) -> TokenCounts:
-        """Of the first ``length`` tokens of the output; valid until the next call."""
+        """Counts of the first ``length`` tokens of the output; valid until the next call."""
         if self._counts is None:
             self._counts, self._counted = TokenCounts(), 0
         while self._counted < length:
@@ -118,7 +118,7 @@ class Past:
         return len(self._output)
 
     def last(self, length: int) -> int:
-        """Of the first ``length`` tokens of the output, which has one."""
+        """The last of the first ``length`` tokens of the output, at least 1."""
         return self._output[length - 1]
 
     def ends_with(self, words: Sequence[int], length: int) -> bool:
@@ -133,7 +133,7 @@ class Past:
             self.guide = self._rules.guide()
 
     def fork(self) -> Past:
-        """That of a sequence that goes its own way from here."""
+        """The past of a sequence that is forked from this one."""
         other = Past(())
         other._rules, other.guide = self._rules, None if self.guide is None else self.guide.fork()
         other.prompt, other._output = self.prompt, self._output[:]
@@ -152,7 +152,7 @@ class Pasts:
         self.known: dict[int, Past] = {}
 
     def follow(self, step: Step) -> None:
-        """To be done first of all with every step that tells of sequences."""
+        """Take up the sequences that a step opens, forks and closes; called first for each step."""
         known = self.known
         for opened in step.opened:
             known.pop(opened.seq_id, None)

@@ -114,7 +114,7 @@ class Readback:
     """The values of tensors, on their way to main memory in one transfer."""
 
     def __init__(self, *tensors: Tensor) -> None:
-        """Of a GPU's, those of larger types come first, so that all are aligned."""
+        """Begin the transfer. On a GPU larger types come first, so that all are aligned."""
         self._tensors: Sequence[Tensor] = tensors
         self._bytes, self._arrived = None, None
         if tensors[0].is_cuda:
@@ -124,11 +124,11 @@ class Readback:
             self._arrived.record()
 
     def tolist(self) -> list[list[Any]]:
-        """Waits for them: a list for each tensor."""
+        """A list for each tensor. Waits for the transfer."""
         return [tensor.tolist() for tensor in self.tensors()]
 
     def tensors(self) -> Sequence[Tensor]:
-        """Waits for them: what they hold, in main memory."""
+        """The tensors in main memory. Waits for the transfer."""
         if self._bytes is None or self._arrived is None:
             return self._tensors
         self._arrived.synchronize()

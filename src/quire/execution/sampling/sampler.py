@@ -122,7 +122,7 @@ class Draws:
 
 
 def _divide(taken: float, shares: Mapping[int, int], seconds: dict[int, float]) -> None:
-    """Add to the seconds of each row its share of those that all of these have taken."""
+    """Add to each row's seconds its share of ``taken``, which all of these took together."""
     each = taken / sum(shares.values())
     for row, share in shares.items():
         seconds[row] = seconds.get(row, 0.0) + each * share
@@ -193,7 +193,7 @@ def _choose(
 def _choose_of_few(
     logits: Tensor, rows: Sequence[SampleRow], masks: Mapping[int, Mask], kernels: Kernels
 ) -> Few | None:
-    """What is chosen of rows that masks alone narrow, as far as those leave few."""
+    """Choose for rows that only a mask narrows, where it leaves few tokens."""
     heat, aims = list[float](), list[float]()
     for i in masks:
         request, params, branch, position, _ = rows[i]

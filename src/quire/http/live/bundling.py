@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import posixpath
 import re
 from collections.abc import Mapping
@@ -32,20 +31,6 @@ def sheet_of(sources: Mapping[str, str]) -> str:
     """One style sheet; what all share comes first."""
     names = sorted((n for n in sources if n.endswith(".css")), key=lambda name: ("/" in name, name))
     return "\n".join(sources[name] for name in names)
-
-
-def moment_page(recording: bytes) -> str:
-    """The blocks of a recording's first moment, as a page that needs nothing but itself."""
-    sources = page_sources()
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>Memory</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f'<meta name="quire-recording" content="{base64.b64encode(recording).decode()}">\n'
-        f"<style>\n{sheet_of(sources)}\n</style>\n</head>\n<body>\n"
-        f'<main id="view"></main>\n<script type="module">\n{script_of(sources, "moment.js")}\n'
-        "</script>\n</body>\n</html>\n"
-    )
 
 
 def bundle(modules: Mapping[str, str], entry: str) -> str:

@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, PlainTextResponse, Response
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.routing import Route
+from fastapi.responses import PlainTextResponse, Response
 
 from quire.http.doors.ollama_models import RUNNING
 from quire.http.guards.keys import PAGE, Logins, keep, presented_key
@@ -125,23 +121,3 @@ def add_page(app: FastAPI) -> None:
         response = Response(status_code=204)
         keep(response, http, "")
         return response
-
-
-def replay_app(recording: Path) -> Starlette:
-    """The page over a recording, for browsers of this machine: no engine is behind it."""
-    name = "recording.quire"
-    files = Files(name)
-
-    async def front(http: Request) -> Response:
-        return files.answer(http, INDEX)
-
-    async def file(http: Request) -> Response:
-        return files.answer(http, http.path_params["name"])
-
-    async def content(http: Request) -> Response:
-        return FileResponse(recording, media_type="application/gzip", headers=HEADERS)
-
-    routes = [Route("/", front), Route(PAGE + "{name:path}", file), Route(f"/{name}", content)]
-    # Else another site's name, once it points here, would let its scripts read the recording.
-    only_here = Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1"])
-    return Starlette(routes=routes, middleware=[only_here])

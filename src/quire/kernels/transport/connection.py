@@ -41,11 +41,11 @@ class PeerError(Exception):
 
 
 class TooSlow(PeerError):
-    """It has used up its time."""
+    """The other process did not answer in time."""
 
 
 class Stranger(PeerError):
-    """It is no Quire of this version, or has another part in it."""
+    """The other process is no Quire of this version, or plays another part."""
 
     def __init__(self) -> None:
         super().__init__("it does not speak as Quire does")
@@ -83,7 +83,7 @@ def arriving(decoder: Decoder[_T], most: int) -> Generator[memoryview, None, tup
 
 
 class Connection:
-    """One end of it. Any thread may send; one receives.
+    """One end of a connection. Any thread may send; one receives.
 
     All but ``close`` raise a PeerError where the other end is gone, too slow, or a stranger.
     """
@@ -113,7 +113,7 @@ class Connection:
 
     @classmethod
     def to(cls, host: str, port: int, seconds: float) -> Connection:
-        """A connection to who listens there. PeerError: nobody does."""
+        """A connection to a port. PeerError: nobody listens there."""
         try:
             return cls(socket.create_connection((host, port), seconds))
         except TimeoutError as error:
@@ -163,7 +163,7 @@ class Connection:
         self._wire.close()
 
     def _fill(self, part: memoryview, seconds: float | None, deadline: float) -> int:
-        """Some of it; how many bytes."""
+        """Receive some bytes of ``part``; how many."""
         while True:
             try:
                 count = self._wire.recv_into(part)
@@ -177,7 +177,7 @@ class Connection:
                 return count
 
     def _wait(self, event: int, seconds: float | None, deadline: float) -> None:
-        """Until the socket is ready; a time-out of its own would be that of other threads, too."""
+        """Wait until the socket is ready; a time-out of the socket would bind other threads too."""
         left = deadline - time.monotonic()
         try:
             poll = select.poll()

@@ -30,9 +30,9 @@ _NO_FILES = 0.1  # seconds of rest where the process may open no more files
 
 
 class Guest:
-    """One who has called. For the port's thread.
+    """A process that has connected. For the port's thread.
 
-    host: where from. asks: whether it is its turn to speak. since: when its turn, or ours, began.
+    host: its address. asks: whether it is its turn to send. since: when its turn, or ours, began.
     """
 
     def __init__(self, wire: socket.socket, host: str) -> None:
@@ -87,12 +87,12 @@ Serve = Callable[[Guest], Awaitable[None]]
 class Port:
     """Serves each guest in a coroutine. Listens at once; must be closed.
 
-    At most so many are connected. For a further one, that goes which has kept us waiting for
-    longest, whether with its message or by not taking an answer.
+    The number of guests is bounded. A further one displaces the guest that has kept us waiting
+    longest, for its message or by not taking an answer.
     """
 
     def __init__(self, host: str, port: int) -> None:
-        """port: 0, one that is free. OSError, OverflowError: it cannot be listened on."""
+        """port: 0: any free one. OSError, OverflowError: it cannot be listened on."""
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self._socket = socket.create_server(address, family=family)
         self._socket.setblocking(False)

@@ -54,7 +54,9 @@ def sizes_by_layer(file: GGUFFile, name: str, fields: Mapping[str, Any]) -> dict
     own = [layer for layer in range(max(first, 0)) if full[layer]]
     without = [layer for layer in own if f"blk.{layer}.attn_v.weight" not in file.tensors]
     if without and without != own:
-        raise ModelError(f"{file.path}: some layers have keys for values, others alike have not")
+        raise ModelError(
+            f"{file.path}: blk.N.attn_v.weight is missing in some of the layers without a window"
+        )
     return {
         "per_layer_config": {
             str(layer): {

@@ -169,7 +169,7 @@ def _check_counts(
 
 
 def _of_all_layers(file: GGUFFile, name: str, value: Any) -> Any:
-    """Some files have a list, by layer."""
+    """A field for all layers; some files list it by layer. ModelError: layers differ."""
     if not is_list(value):
         return value
     if len(set(value)) != 1:

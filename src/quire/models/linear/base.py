@@ -55,7 +55,7 @@ class PlainLinear:
 
 @dataclass(frozen=True, eq=False)
 class WatchedLinear:
-    """A ``Linear`` that is read whenever it multiplies, and notes what it multiplies by what."""
+    """A ``Linear`` that is read for each product, and notes inputs and weights of it."""
 
     read: Callable[[], Linear]
     inputs: Tensor  # [in] float32: squares of them so far, added up

@@ -46,7 +46,7 @@ class NamedParts(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A projection that was read by others."""
+    """A projection that somebody else has read."""
 
     weight: Tensor  # [out, in]
     bias: Tensor | None  # [out]
@@ -121,7 +121,7 @@ class LinearReader:
 
     @property
     def weighs_inputs(self) -> bool:
-        """Whether it matters what weights multiply, and projections can be read as floats."""
+        """Whether rounding depends on the inputs, and projections can be read as floats."""
         chosen, before = self._quantization, self._checkpoint
         if chosen is None or not (before is None or isinstance(before, GGUF)):
             return False

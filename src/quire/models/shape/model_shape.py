@@ -141,7 +141,7 @@ class CacheShape(NamedTuple):
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has none."""
+    """The values with tuples for lists, since JSON has no tuples."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from quire.core.errors import ModelError
-from quire.models.files import read_object
+from quire.models.files import open_plain, read_header, read_object
 from quire.models.gguf import GGUFFile, kept_sizes
 from quire.models.shape.model_shape import BYTES, ModelShape, WeightForm
 from quire.models.shape.modules import modules_of
 from quire.models.shape.planned import PARTS
 
-_MOST_HEADER = 100 << 20  # bytes, as safetensors itself has it
 _INDEX = "model.safetensors.index.json"
 _FLOATS = {"F64", "F32", "BF16", "F16"}
 """Types of numbers that are loaded in the model's own."""
@@ -74,7 +70,7 @@ def weighed_safetensors(directory: Path, shape: ModelShape) -> int | None:
 
     Layers above the model's, which guess further tokens, are left out: only speculation loads them.
 
-    ModelError: a header is none.
+    ModelError: a file is no whole safetensors file.
     """
     if (directory / _INDEX).exists():
         index = read_object(directory / _INDEX)
@@ -90,32 +86,18 @@ def weighed_safetensors(directory: Path, shape: ModelShape) -> int | None:
 
 
 def _sizes(path: Path, shape: ModelShape) -> Iterator[int]:
-    for name, info in _header(path).items():
+    try:
+        with open_plain(path) as file:
+            tensors = read_header(path, file)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    for name, stored in tensors.items():
         layer = _LAYER.match(name)
         guesses = layer is not None and int(layer[1]) >= shape.num_layers
         copied = shape.tied_embeddings and name.endswith("lm_head.weight")
-        if name == "__metadata__" or guesses or copied or name.startswith("mtp."):
+        if guesses or copied or name.startswith("mtp."):
             continue
-        try:
-            first, end = info["data_offsets"]
-            numbers = math.prod(info["shape"]) if info["dtype"] in _FLOATS else 0
-            yield int(numbers * BYTES[shape.dtype] or end - first)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{path}: {name[:80]} has no type, shape and place") from error
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """What is said of each tensor. ModelError: the file does not begin so."""
-    try:
-        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ModelError(f"{path} is no plain file")
-            size = int.from_bytes(file.read(8), "little")
-            if not 2 <= size <= _MOST_HEADER:
-                raise ModelError(f"{path} is no safetensors file")
-            found = json.loads(file.read(size))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} is no safetensors file")
-    return found
+        if stored.type in _FLOATS:
+            yield int(math.prod(stored.shape) * BYTES[shape.dtype])
+        else:
+            yield stored.end - stored.begin

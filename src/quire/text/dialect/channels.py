@@ -43,7 +43,6 @@ class Enclosed:
         return self._form(calls=True)
 
     def parser(self, tools: Tools | None, begun: str = "") -> OutputParser:
-        """See ``Dialect.parser``."""
         state = ParserState() if self.marks is None else self.marks.state_after(begun)
         return OutputParser(self._form(calls=tools is not None), tools or {}, self.marks, state)
 

@@ -55,7 +55,7 @@ def frame_of(field: Field) -> Frame:
 
 
 def _named_before(field: Field, group: str) -> Frame:
-    """The name stands in what opens a call, whose body is its arguments."""
+    """The frame of calls whose mark holds the name, and whose body is the arguments."""
     opens, names = _opening(field, group)
     if not names:
         raise ValueError(f"has no group {group} for the name of a tool")
@@ -64,7 +64,7 @@ def _named_before(field: Field, group: str) -> Frame:
 
 
 def _named_within(field: Field, name: str, arguments: str) -> Frame:
-    """A call's body is an object with a name and arguments, or a list of these."""
+    """The frame of calls whose body is an object with name and arguments, or a list of these."""
     between, opens = _apart(_opening(field, "")[0])
     notation, closes = _notation(field), _closing(field)
     if notation is None:
@@ -128,7 +128,7 @@ def _opening(field: Field, group: str) -> tuple[tuple[str, ...], str]:
 
 
 def _apart(opens: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """White space that may come before a call stands between two."""
+    """White space that may come between two calls, and the marks after it that open one."""
     if opens[0] == SPACES:
         return opens[:1], opens[1:]
     return (), opens
@@ -174,9 +174,9 @@ _CALLS = "tool_calls"
 
 
 class _Bounded:
-    """An expression of the model's files, which may take for ever. EngineError where it takes long.
+    """A regular expression of the model's files, matched within a time limit.
 
-    It has what transformers' parser calls.
+    It has the methods that transformers' parser calls. EngineError: the time is up.
     """
 
     def __init__(self, expression: Any) -> None:

@@ -259,7 +259,7 @@ def members(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
 
 def as_schema(given: object) -> Schema:
-    """What it says; RequestError where that is no schema, as far as forms of calls rely on it."""
+    """A checked schema. RequestError: a keyword that calls rely on has a value of another type."""
     said = {} if given is True else given
     if not isinstance(said, Mapping) or not all(
         isinstance(said[key], kind) and not isinstance(said[key], bool)
@@ -299,5 +299,5 @@ def _bound(key: str, value: Any) -> Any:
 
 
 def _spelled(text: str) -> str:
-    """JSON in which no "::=" would be taken for the sign of another kind of grammar."""
+    """JSON in which "::=" is escaped: llguidance takes it for the sign of another grammar."""
     return text.replace("::=", r":\u003a=")

@@ -57,7 +57,6 @@ class Notation:
     stops: tuple[str, ...]
 
     def arguments(self, rules: GrammarRules, schema: Schema) -> str:
-        """See ``Frame.arguments``."""
         return _SchemaRules(self, rules, definitions(schema)).object(schema, 0)
 
     def read(self, reader: TextReader, calls: Calls, name: str) -> Reading[bool]:
@@ -220,7 +219,7 @@ class _SchemaRules:
         return self._anything
 
     def _map(self, value: str) -> str:
-        """An object with any keys."""
+        """A rule for an object with any keys."""
         key = self._text({}) if self._notation.quoted else r"/\w{1,64}/"
         pair = self._rules.rule(f'{key} ":" {value}')
         return self._rules.rule(f'"{{" ({pair} ("," {pair})*)? "}}"')

@@ -70,7 +70,6 @@ class Spelling:
     # -- for grammars --------------------------------------------------------------------------
 
     def arguments(self, rules: GrammarRules, schema: Schema) -> str:
-        """See ``Frame.arguments``."""
         parameters = []
         line = "\n" if self.margin else ""
         for key, one, required in members(schema):
@@ -116,7 +115,7 @@ class Spelling:
         return spelled
 
     def _words(self, schema: Schema) -> Sequence[str]:
-        """All that a value may be, where that is few words."""
+        """The values that are allowed, where Python's spelling matters and they are few."""
         if not self.python:
             return ()
         named = values(schema)
@@ -125,9 +124,10 @@ class Spelling:
         return python_words(schema)
 
     def _text(self, rules: GrammarRules, schema: Schema, others: list[Schema], end: str) -> str:
-        """A text is read as what it looks like, where a value may be that.
+        """A terminal for a text and its end.
 
-        So it looks like nothing else where the schema says more of that than its type.
+        A reader takes a text that looks like a value of another allowed type for that value. So
+        where the schema says more of such values than their type, the text may not look like one.
         """
         text = text_terminal(rules, schema, (self.ends,))
         if _strict(others) and not values(schema):
@@ -143,7 +143,7 @@ class Spelling:
         return f"{plain} | {quoted} {end}"
 
     def _is_other(self, text: str) -> bool:
-        """Whether a value that is no text is written just so."""
+        """Whether this is the spelling of a value that is no text."""
         if text[:1] in ("[", "{"):
             return text == text.strip()
         value = _value_of(text)

@@ -43,12 +43,9 @@ COMMANDS: Mapping[str, Listed] = {
     "generate": Listed("complete prompts"),
     "chat": Listed("talk with a model in the terminal"),
     "top": Listed("watch running servers: memory, queues, why requests wait"),
-    "record": Listed("record what a running server's page shows in a file"),
-    "replay": Listed("show a recording on the page, with a time slider"),
     "pull": Listed("download a model from Hugging Face"),
     "models": Listed("list downloaded models: which can be served, for how many users"),
     "doctor": Listed("describe this machine, its kernels, and what would make it faster"),
-    "bench": Listed("measure how fast a model is served"),
     "completion": Listed("write a script by which a shell completes commands and flags"),
     "deploy": Listed("serve with several engines behind one address, on Ray Serve", "cluster"),
     "simulate": Listed("simulate serving a workload on a virtual clock, without a model", "lab"),
@@ -60,6 +57,9 @@ COMMANDS: Mapping[str, Listed] = {
         "measure how long steps take, here or on a server, for simulate and plan", "lab"
     ),
     "evaluate": Listed("what each form of a model loses and gains, on real text", "lab"),
+    "bench": Listed("measure how fast a model is served", "lab"),
+    "record": Listed("record what a running server's page shows in a file", "lab"),
+    "replay": Listed("show a recording on the page, with a time slider", "lab"),
     "compare": Listed("compare a server's recording with its simulation: how far off, and why",
                       "lab"),
 }  # fmt: skip

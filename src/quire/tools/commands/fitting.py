@@ -126,7 +126,7 @@ class RoomLeft(NamedTuple):
 def room_for(
     cache: CacheShape, weight_bytes: int, memory: int, share: float, tokens: int
 ) -> RoomLeft | None:
-    """memory, share: see ``free_for_models``. None: the model does not fit."""
+    """The room beside a model's weights; None: it does not fit. See ``free_for_models``."""
     config = EngineConfig()
     budget = MemoryBudget(max(0, memory - weight_bytes), share)
     try:
@@ -165,7 +165,7 @@ def suggestions(memory: int, share: float, *, is_gpu: bool = False) -> Iterator[
 
 
 def suggest(memory: int, share: float, *, is_gpu: bool = False) -> list[str]:
-    """Lines about real models for who has named none."""
+    """Lines that suggest real models, for users who named none."""
     found = list(suggestions(memory, share, is_gpu=is_gpu))
     if not found:
         return [f"No model that we suggest fits into {size(memory)}, which are free here."]

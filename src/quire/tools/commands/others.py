@@ -17,13 +17,12 @@ from quire.engine.config.neutral import ANY, COMMON, RARE, Neutral
 class Program(NamedTuple):
     """Another server's flags and variables, by their names, separated by spaces.
 
-    Of variables that are many, the beginning of their names and a *; a name itself counts before.
+    A * at the end stands for any rest of a name; a whole name counts before it.
 
-    works: they are the same here.
-    same: by the reason why they change nothing; after = is the value that one takes, which may be
-        any if nothing stands there.
-    instead: by what to write.
-    cannot: by the reason.
+    works: names that are the same here.
+    same: names that change nothing, by the reason; after = the only value for which that holds.
+    instead: names that are written otherwise here, by what to write.
+    cannot: names that cannot be had, by the reason.
     """
 
     name: str

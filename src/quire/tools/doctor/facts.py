@@ -18,8 +18,8 @@ from quire.http.config.server import most_connections
 from quire.kernels.compiled import KERNELS, why_missing
 from quire.kernels.threads import cpu_quota, usable_cores
 from quire.models.hub import cache_directory, why_unreached
-from quire.tools.bench.machine import OthersShare, cpu_model, read_bandwidth
 from quire.tools.doctor import system
+from quire.tools.doctor.machine import OthersShare, cpu_model, read_bandwidth
 
 _VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_PROC_BIND",
               "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")  # fmt: skip
@@ -90,7 +90,7 @@ def gather() -> Facts:
 
 
 def _computing() -> dict[str, Any]:
-    """The facts for which PyTorch is asked, or what is so without it."""
+    """The facts that PyTorch tells, or what holds without it."""
     system_name = f"{platform.system()} {platform.release()}"
     versions = f"Quire {__version__}, Python {platform.python_version()}, {system_name}, torch"
     try:

@@ -55,13 +55,11 @@ class RichScreen:
         )
 
     def read(self) -> str:
-        """See ``Screen.read``."""
         bold = "" if self._console.no_color else "\x1b[1;36m"
         return unquoted(self._session.prompt(ANSI(f"{bold}{_PROMPT}\x1b[0m")))
 
     @contextmanager
     def answering(self) -> Iterator[Shown]:
-        """See ``Screen.answering``."""
         growing = _GrowingAnswer(self._console, self._markdown)
         try:
             with _drawn_whole():
@@ -76,12 +74,10 @@ class RichScreen:
                 self._console.print()
 
     def note(self, text: str) -> None:
-        """See ``Screen.note``."""
         with _drawn_whole():
             self._console.print(Text(text, style="dim"))
 
     def error(self, text: str) -> None:
-        """See ``Screen.error``."""
         with _drawn_whole():
             self._console.print(Text(text, style="red"))
 
@@ -116,7 +112,6 @@ class _GrowingAnswer:
         self.live = Live(Text("…", "dim"), console=console, auto_refresh=False, transient=True)
 
     def add(self, piece: Piece) -> None:
-        """See ``Shown.add``."""
         self._reasoning += piece.reasoning.translate(_CONTROLS)
         if piece.text and self._reasoning:
             with _drawn_whole():

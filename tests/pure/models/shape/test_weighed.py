@@ -94,11 +94,11 @@ def test_a_rounded_checkpoint_is_weighed_and_quire_keeps_it_otherwise(directory:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no safetensors file"),
-        (b"\xff" * 100, "is no safetensors file"),
-        ((5).to_bytes(8, "little") + b"[1,2]", "is no safetensors file"),
-        ((9).to_bytes(8, "little") + b'{"a": 1} ', "a has no type, shape and place"),
-        ((5).to_bytes(8, "little") + b"{not}", "cannot be read"),
+        (b"", "is not a whole safetensors file"),
+        (b"\xff" * 100, "is not a whole safetensors file"),
+        ((5).to_bytes(8, "little") + b"[1,2]", "its header is no object"),
+        ((9).to_bytes(8, "little") + b'{"a": 1} ', "the header's entry of a is none"),
+        ((5).to_bytes(8, "little") + b"{not}", "its header is no JSON"),
     ],
     ids=["empty", "too long", "a list", "no tensor", "no JSON"],
 )

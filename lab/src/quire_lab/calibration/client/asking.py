@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from quire.core.errors import ConfigError
-from quire.tools.bench.http_client import HttpClient, HttpReply
+from quire_lab.bench.http_client import HttpClient, HttpReply
 from quire_lab.calibration.client.probes import Stream
 
 _PATIENCE = 10.0  # seconds, for facts

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.memory import BlockHash
-from quire.engine.traces.request import block_names
 from quire.execution.kv_bytes import bytes_of_blocks
 from quire_lab.simulation.fleet.flight import Flight
 from quire_lab.simulation.fleet.replica import SimulatedReplica
 from quire_lab.simulation.fleet.transfer import Links, TransferCosts
+from quire_lab.workload.clipping import block_names
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from quire.engine.traces.request import block_names
 from quire.engine.work import Work
 from quire_cluster.rules import (
     MOST_PIECES,
@@ -17,6 +16,7 @@ from quire_cluster.rules import (
     RoundRobin,
 )
 from quire_lab.simulation.fleet.flight import Flight
+from quire_lab.workload.clipping import block_names
 
 if TYPE_CHECKING:
     from quire_lab.simulation.fleet.replica import SimulatedReplica

@@ -59,7 +59,9 @@ class CompressedTensors(RoundedCheckpoint):
             shape = (outputs, inputs)
             return read_scaled(weights, name, f"{name}.weight_scale", shape, scheme.block, part)
         if scheme.kind == "float" or scheme.block is not None:
-            raise self.fault(name, "has float weights in groups or int in blocks, which none reads")
+            raise self.fault(
+                name, "has float weights in groups or int in blocks, which is not read"
+            )
         if scheme.kind == "packed":
             return self._packed(name, inputs, outputs, scheme, rows, columns)
         return self._integers(name, inputs, outputs, scheme, rows, columns)

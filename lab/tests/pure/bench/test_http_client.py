@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.tools.bench.http_client import HttpClient
+from quire_lab.bench.http_client import HttpClient
 
 EVENTS = b'data: {"n": 1}\n\ndata: {"n": 2}\r\n\r\n: a comment\n\ndata:{"n":3}\n\ndata: [DONE]\n\n'
 

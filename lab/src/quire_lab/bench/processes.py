@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,12 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from quire.core.errors import EngineError
-from quire.tools.bench.machine import peak_rss
 
 _LONGEST_START = 600.0  # seconds
 _LONGEST_STOP = 20.0
@@ -102,3 +103,20 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], log: IO[str], deadline
 def _text(log: IO[str]) -> str:
     log.seek(0)
     return log.read()
+
+
+def peak_rss(pid: int | None = None) -> int | None:
+    """Peak resident bytes of a process (default: this one); None where the system does not tell.
+
+    Not getrusage's ru_maxrss, where avoidable: on Linux that begins at the parent's.
+    """
+    try:
+        status = Path(f"/proc/{pid or os.getpid()}/status").read_text(encoding="ascii")
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration):
+        if pid is not None or sys.platform == "win32":
+            return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -15,9 +15,10 @@ import torch
 from quire.core.errors import ConfigError, EngineError
 from quire.engine.llm import LLM
 from quire.engine.metrics import RequestMetrics
-from quire.tools.bench.http_client import HttpClient, HttpReply
-from quire.tools.bench.machine import peak_rss, read_bandwidth
-from quire.tools.bench.workloads import BenchRequest
+from quire.tools.doctor.machine import read_bandwidth
+from quire_lab.bench.http_client import HttpClient, HttpReply
+from quire_lab.bench.processes import peak_rss
+from quire_lab.bench.workloads import BenchRequest
 
 _COUNTER = r"^\w+:spec_decode_%s_total(?:\{.*\})? (\S+)$"
 

@@ -12,6 +12,7 @@ from numpy.random import Generator
 
 from quire.core.errors import ConfigError
 from quire.engine.traces.request import TraceRequest
+from quire_lab.workload.clipping import clipped
 
 _TOKENS = (10, 1000)  # ids that any vocabulary has, beyond the special ones
 _PREFIX, _OWN, _ANSWER = 256, 32, 64  # tokens of the "prefix" workload
@@ -29,7 +30,7 @@ class BenchRequest(NamedTuple):
         if max_model_len is None:
             return self
         asked = TraceRequest(self.arrival, len(self.prompt), self.max_tokens)
-        length = asked.clipped(max_model_len)
+        length = clipped(asked, max_model_len)
         return BenchRequest(self.prompt[: length.prompt_tokens], length.output_tokens, self.arrival)
 
 

@@ -16,7 +16,7 @@ from quire.tools.commands.flags import (
     options,
 )
 from quire.tools.commands.parser import Parser
-from quire.tools.commands.profile import profiled
+from quire_lab.commands.profile import profiled
 
 
 def add_bench(parser: Parser) -> None:
@@ -69,8 +69,8 @@ def _add_benchmark_flags(parser: Parser, workload: Any) -> None:
 
 
 def _bench_throughput(arguments: argparse.Namespace) -> int:
-    from quire.tools.bench.report import throughput
-    from quire.tools.bench.workloads import make_workload
+    from quire_lab.bench.report import throughput
+    from quire_lab.bench.workloads import make_workload
 
     seed = arguments.workload_seed
     requests = make_workload(arguments.workload, arguments.num_prompts, seed)
@@ -81,8 +81,8 @@ def _bench_throughput(arguments: argparse.Namespace) -> int:
 
 
 def _bench_latency(arguments: argparse.Namespace) -> int:
-    from quire.tools.bench.report import latency
-    from quire.tools.bench.workloads import one_request
+    from quire_lab.bench.report import latency
+    from quire_lab.bench.workloads import one_request
 
     if arguments.num_iters < 1:
         raise ConfigError(f"num_iters must be at least 1, got {arguments.num_iters}")
@@ -98,7 +98,7 @@ def _bench_latency(arguments: argparse.Namespace) -> int:
 
 def _system(arguments: argparse.Namespace) -> Any:
     """The system that a benchmark measures. A flag that would do nothing is refused."""
-    from quire.tools.bench.systems import Offline, Online
+    from quire_lab.bench.systems import Offline, Online
 
     chosen = options(arguments)
     if arguments.url is None:
@@ -111,7 +111,7 @@ def _system(arguments: argparse.Namespace) -> Any:
 
 
 def _report(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
-    from quire.tools.bench.report import describe
+    from quire_lab.bench.report import describe
 
     print(json.dumps(result) if arguments.json else describe(result))
     return 0

@@ -14,8 +14,9 @@ from types import FrameType
 from quire.core.errors import ConfigError
 from quire.tools.commands.command import Command
 from quire.tools.commands.flags import add_flag
-from quire.tools.commands.text import seconds, size
-from quire.tools.recording.form import MOST_SECONDS
+from quire.tools.commands.text import size
+from quire_lab.commands.text import seconds
+from quire_lab.recording.form import MOST_SECONDS
 
 _URL = "http://127.0.0.1:8000"
 
@@ -41,7 +42,7 @@ def add_record(parser: argparse.ArgumentParser) -> None:
 def record(arguments: argparse.Namespace) -> int:
     """Record until the file is full or a signal ends it; either way the file is complete."""
     from quire.http.config.keys import gather_keys
-    from quire.tools.recording.served import ServerRecording
+    from quire_lab.recording.served import ServerRecording
 
     if not 1 <= arguments.seconds <= MOST_SECONDS:
         raise ConfigError(f"seconds must be from 1 to 3600, got {arguments.seconds:g}")

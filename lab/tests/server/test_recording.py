@@ -12,8 +12,8 @@ import pytest
 
 from quire.core.errors import ConfigError, QuireError
 from quire.tools.cli import main
-from quire.tools.recording import check, lines
-from quire.tools.recording.served import ServerRecording
+from quire_lab.recording import check, lines
+from quire_lab.recording.served import ServerRecording
 from support.block_truth import Frame
 from support.live_server import LiveServer, eventually, live_server
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from quire.core.errors import EngineError
-from quire.tools.bench.processes import run_bench, serving
 from quire.tools.cli import main
+from quire_lab.bench.processes import run_bench, serving
 
 PROFILE = Path(__file__).parents[3] / "benchmarks" / "profile_step.py"
 POOL = ("--kv-cache-memory-bytes", "16MiB")

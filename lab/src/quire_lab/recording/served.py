@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from quire.core.errors import ConfigError, QuireError
-from quire.tools.recording.form import STORIES, RecordingHeader, Writer
 from quire.tools.terminal.address import Address
+from quire_lab.recording.form import STORIES, RecordingHeader, Writer
 
 _EVERY = 1.0  # seconds between two states
 _PATIENCE = 20.0  # seconds for which a server may be silent; it says each 15 s that it is there

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import psutil
 
 from quire.core.version import __version__
 from quire.engine.metrics import RequestMetrics
-from quire.tools.bench.machine import machine_facts
-from quire.tools.bench.systems import BenchRun, ServingSystem
-from quire.tools.bench.workloads import BenchRequest, one_request
+from quire.tools.doctor.machine import cpu_model
+from quire_lab.bench.systems import BenchRun, ServingSystem
+from quire_lab.bench.workloads import BenchRequest, one_request
 
 _WARM_UP = (32, 8)  # tokens in and out of a request before the first that counts
 _WARM_UP_SEED = 10**6  # its prompt must share nothing with what is measured
@@ -173,3 +177,16 @@ def _heading(benchmark: str, system: ServingSystem) -> dict[str, Any]:
 def _warm_up(system: ServingSystem) -> None:
     request = one_request(*_WARM_UP, seed=_WARM_UP_SEED)
     system.run([request.cut(system.max_model_len)]).all_metrics()
+
+
+def machine_facts() -> dict[str, Any]:
+    """The facts without which figures cannot be compared."""
+    process = psutil.Process()
+    cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else os.cpu_count()
+    return {
+        "cpu": cpu_model(),
+        "cores": cores,
+        "memory_bytes": psutil.virtual_memory().total,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from quire.core.errors import ConfigError
 from quire.models.files import check_plain
-from quire.tools.recording.form import FORMAT, MOST_BYTES, MOST_LINE, MOST_PACKED, MOST_SECONDS
+from quire_lab.recording.form import FORMAT, MOST_BYTES, MOST_LINE, MOST_PACKED, MOST_SECONDS
 
 _CHUNK = 1 << 16
 _FRAME = struct.Struct("<2sBBIIId")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import ConfigError
-from quire.tools.bench.workloads import WORKLOADS, BenchRequest, make_workload, one_request
+from quire_lab.bench.workloads import WORKLOADS, BenchRequest, make_workload, one_request
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from quire.core.errors import ConfigError, EngineError
 from quire.core.protocol import Step
-from quire.tools.bench.systems import Online
-from quire.tools.bench.workloads import BenchRequest, make_workload
 from quire.tools.cli import main
+from quire_lab.bench.systems import Online
+from quire_lab.bench.workloads import BenchRequest, make_workload
 from support.drafting import foreseen
 from support.live_server import MAX_MODEL_LEN, LiveServer
 

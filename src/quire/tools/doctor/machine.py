@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 _READ = 256 << 20  # bytes
-
-
-def machine_facts() -> dict[str, Any]:
-    """The facts without which figures cannot be compared."""
-    process = psutil.Process()
-    cores = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else os.cpu_count()
-    return {
-        "cpu": cpu_model(),
-        "cores": cores,
-        "memory_bytes": psutil.virtual_memory().total,
-        "python": platform.python_version(),
-        "torch": version("torch"),
-    }
 
 
 def shortest(work: Callable[[], object], least: float = 0.5) -> float:
@@ -46,23 +29,6 @@ def read_bandwidth() -> float:
 
     data = torch.ones(_READ // 4, dtype=torch.float32)
     return _READ / shortest(lambda: data.sum())
-
-
-def peak_rss(pid: int | None = None) -> int | None:
-    """Peak resident bytes of a process (default: this one); None where the system does not tell.
-
-    Not getrusage's ru_maxrss, where avoidable: on Linux that begins at the parent's.
-    """
-    try:
-        status = Path(f"/proc/{pid or os.getpid()}/status").read_text(encoding="ascii")
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-    except (OSError, StopIteration):
-        if pid is not None or sys.platform == "win32":
-            return None
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def cpu_model() -> str:
