@@ -20,11 +20,14 @@ class KVShape(NamedTuple):
     key_dim: int
     value_dim: int
     latent: bool = False  # values are the last numbers of keys, and are not kept beside them
+    index_dim: int = 0  # numbers of another key, by which tokens are chosen; beside latents only
 
     @property
     def kept(self) -> tuple[int, ...]:
         """Numbers of a head in each tensor of the pool."""
-        return (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)
+        if self.latent:
+            return (self.key_dim, self.index_dim) if self.index_dim else (self.key_dim,)
+        return (self.key_dim, self.value_dim)
 
 
 class StateShape(NamedTuple):
@@ -60,6 +63,9 @@ class LayerKV(NamedTuple):
     key_scales: Tensor | None = None  # [B, Hkv, N] float32: what rounded keys are multiplied by
     value_scales: Tensor | None = None  # [B, Hkv, N] float32; of latents None: the keys' are theirs
     latent: int = 0  # numbers at the end of a key that are its value; 0: there are ``values``
+    index_keys: Tensor | None = None  # [B, 1, N, width]: keys by which tokens are chosen, in rows
+    index_scales: Tensor | None = None  # [B, 1, N] float32
+    in_rows: bool = False  # tokens may be chosen one by one: a tile's keys lie one after another
 
     @classmethod
     def of(
@@ -72,7 +78,12 @@ class LayerKV(NamedTuple):
         """Of tensors that these make; ``numbers`` for so many of each token and head."""
         keys = numbers(shape.key_dim)
         if shape.latent:
-            return cls(keys, numbers(0), kv_group, scales(), latent=shape.value_dim)
+            own = cls(keys, numbers(0), kv_group, scales(), latent=shape.value_dim)
+            if not shape.index_dim:
+                return own
+            return own._replace(
+                index_keys=numbers(shape.index_dim), index_scales=scales(), in_rows=True
+            )
         return cls(keys, numbers(shape.value_dim), kv_group, scales(), scales())
 
     @property
@@ -89,7 +100,14 @@ class LayerKV(NamedTuple):
     @property
     def parts(self) -> list[Tensor]:
         """The tensors that are not empty, whose first dimension is the blocks."""
-        every = (self.keys, self.values, self.key_scales, self.value_scales)
+        every = (
+            self.keys,
+            self.values,
+            self.key_scales,
+            self.value_scales,
+            self.index_keys,
+            self.index_scales,
+        )
         return [part for part in every if part is not None and part.numel()]
 
 
