@@ -81,9 +81,8 @@ class LayerKV(NamedTuple):
             own = cls(keys, numbers(0), kv_group, scales(), latent=shape.value_dim)
             if not shape.index_dim:
                 return own
-            return own._replace(
-                index_keys=numbers(shape.index_dim), index_scales=scales(), in_rows=True
-            )
+            index = numbers(shape.index_dim)
+            return own._replace(index_keys=index, index_scales=scales(), in_rows=True)
         return cls(keys, numbers(shape.value_dim), kv_group, scales(), scales())
 
     @property
