@@ -103,7 +103,7 @@ _LATENT = {
 _INDEXED = {
     **_LATENT,
     "first_k_dense_replace": 1,
-    "index_topk": 8,
+    "index_topk": 12,
     "index_head_dim": 24,
     "index_n_heads": 10,
 }

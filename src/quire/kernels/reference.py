@@ -135,14 +135,16 @@ class ReferenceKernels(Kernels):
             run = turned.shape[2] & -turned.shape[2]
             query, turned = (spread(_wide(x), run) for x in (query, turned))
         _put(turned, kv.index_keys, kv.index_scales, own, key_bytes)
-        dtype, slots = _wide(query).dtype, own.by_row(len(query))
+        slots = own.by_row(len(query))
         for row, seen in enumerate(slots):
             if len(seen) <= spec.most:
                 continue
             places = _places(kv, seen[None])
-            keys = _numbers(kv.index_keys, kv.index_scales, places, dtype, key_codes)[0, 0]
-            products = (query[row].to(dtype) @ keys.T).relu_()
-            scores = weights[row].to(dtype) @ products
+            # So exactly that what is equal stays so, wherever it stands in a product.
+            exact = torch.float64
+            keys = _numbers(kv.index_keys, kv.index_scales, places, exact, key_codes)[0, 0]
+            products = (query[row].to(exact) @ keys.T).relu_()
+            scores = (weights[row].to(exact) @ products).float()
             best = scores.argsort(descending=True, stable=True)[: spec.most]
             slots[row] = seen[best.sort().values]
         kv_groups = [*plan.kv_groups]
