@@ -85,6 +85,7 @@ _MISTRAL_4 = {
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.1,
 }
+_SPARSE = {"mlp_layer_types": ["sparse"] * 2}
 _WITHOUT_GUESSES = ("--no-mtp",)
 
 
@@ -259,6 +260,29 @@ CASES = {
         {"architectures": ["Mistral3ForConditionalGeneration"]},
         otherwise="queries do not grow with their positions",
     ),
+    # llama.cpp knows every fourth layer as one that sees everything.
+    "afmoe": Case(
+        "afmoe",
+        {"num_hidden_layers": 5, "global_attn_every_n_layers": 4},
+        {"route_norm": True, "score_func": "sigmoid"},
+    ),
+    "exaone-moe": Case("exaone_moe", {"n_group": 1, "topk_group": 1}, _SIGMOID),
+    "hy_v3": Case("hy_v3", {"attention_bias": False}),
+    "mellum": Case(
+        "mellum",
+        {
+            **_SPARSE,
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": theta}
+                for kind, theta in (("full_attention", 5e4), ("sliding_attention", 1e3))
+            },
+        },
+    ),
+    "mellum-yarn": Case(
+        "mellum", _SPARSE, otherwise="layers with a window are stretched as the others are"
+    ),
+    "jais2": Case("jais2"),
+    "granite_swa": Case("granite_swa", {"layer_rope_theta": [1e4] * 3}),
     "kimi-linear": Case(
         "kimi_linear",
         {

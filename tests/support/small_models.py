@@ -22,6 +22,7 @@ HYBRIDS = (
     "granite_hybrid_dense", "bamba", "falcon_h1", "nemotron_h", "nemotron_h_moe", "mamba2",
     "kimi_linear",
 )  # fmt: skip
+INDEXED = ("deepseek_v32", "glm_moe_dsa")
 LATENTS = ("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "minicpm3")
 
 _SIZES = {

@@ -41,7 +41,6 @@ def texts(outputs: list[RequestOutput]) -> list[list[int]]:
         "gemma4",
         "cohere2",
         "llama4",
-        "deepseek_v32",
         "glm_moe_dsa",
     ]
 )

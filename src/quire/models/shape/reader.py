@@ -176,6 +176,11 @@ def _notes(fields: ConfigFields, family: FamilyFacts, is_part: bool) -> tuple[st
         )
     if any(not is_neutral(name, fields.values) for name in GUESSING):
         notes.append("layers that guess further tokens are left out: only speculation loads them")
+    if family.index:
+        notes.append(
+            "attention is counted over all tokens that are seen, though an index chooses a part of "
+            "them: texts beyond index_topk are faster than this"
+        )
     if is_part:
         notes.append("texts only: what sees images is left out")
     return tuple(notes)
