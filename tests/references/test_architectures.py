@@ -85,7 +85,6 @@ _MISTRAL_4 = {
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.1,
 }
-_SPARSE = {"mlp_layer_types": ["sparse"] * 2}
 _WITHOUT_GUESSES = ("--no-mtp",)
 
 
@@ -268,18 +267,16 @@ CASES = {
     ),
     "exaone-moe": Case("exaone_moe", {"n_group": 1, "topk_group": 1}, _SIGMOID),
     "hy_v3": Case("hy_v3", {"attention_bias": False}),
+    # llama.cpp has one base for both rotations, as the published model has.
     "mellum": Case(
         "mellum",
         {
-            **_SPARSE,
+            "mlp_layer_types": ["sparse"] * 2,
             "rope_parameters": {
-                kind: {"rope_type": "default", "rope_theta": theta}
-                for kind, theta in (("full_attention", 5e4), ("sliding_attention", 1e3))
+                "full_attention": _YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
             },
         },
-    ),
-    "mellum-yarn": Case(
-        "mellum", _SPARSE, otherwise="layers with a window are stretched as the others are"
     ),
     "jais2": Case("jais2"),
     "granite_swa": Case("granite_swa", {"layer_rope_theta": [1e4] * 3}),
