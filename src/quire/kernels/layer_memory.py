@@ -20,7 +20,8 @@ class KVShape(NamedTuple):
     key_dim: int
     value_dim: int
     latent: bool = False  # values are the last numbers of keys, and are not kept beside them
-    index_dim: int = 0  # numbers of another key, by which tokens are chosen; beside latents only
+    in_rows: bool = False  # of latents: tokens may be chosen one by one, see ``LayerKV``
+    index_dim: int = 0  # numbers of another key, by which they are chosen
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -63,9 +64,9 @@ class LayerKV(NamedTuple):
     key_scales: Tensor | None = None  # [B, Hkv, N] float32: what rounded keys are multiplied by
     value_scales: Tensor | None = None  # [B, Hkv, N] float32; of latents None: the keys' are theirs
     latent: int = 0  # numbers at the end of a key that are its value; 0: there are ``values``
+    in_rows: bool = False  # tokens may be chosen one by one: a tile's keys lie one after another
     index_keys: Tensor | None = None  # [B, 1, N, width]: keys by which tokens are chosen, in rows
     index_scales: Tensor | None = None  # [B, 1, N] float32
-    in_rows: bool = False  # tokens may be chosen one by one: a tile's keys lie one after another
 
     @classmethod
     def of(
@@ -78,11 +79,10 @@ class LayerKV(NamedTuple):
         """Of tensors that these make; ``numbers`` for so many of each token and head."""
         keys = numbers(shape.key_dim)
         if shape.latent:
-            own = cls(keys, numbers(0), kv_group, scales(), latent=shape.value_dim)
+            own = cls(keys, numbers(0), kv_group, scales(), None, shape.value_dim, shape.in_rows)
             if not shape.index_dim:
                 return own
-            index = numbers(shape.index_dim)
-            return own._replace(index_keys=index, index_scales=scales(), in_rows=True)
+            return own._replace(index_keys=numbers(shape.index_dim), index_scales=scales())
         return cls(keys, numbers(shape.value_dim), kv_group, scales(), scales())
 
     @property

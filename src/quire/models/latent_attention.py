@@ -89,10 +89,16 @@ class LatentAttention:
         return len(self.keys)
 
     @property
+    def indexed(self) -> bool:
+        """Whether tokens attend to those that are chosen."""
+        return self.indexer is not None or self.follows
+
+    @property
     def kept(self) -> KVShape:
         """What it keeps of each token."""
         index = 0 if self.indexer is None else self.indexer.width
-        return KVShape(1, self.inputs.parts["kv"], self.latent_norm.width, True, index)
+        own, width = self.inputs.parts["kv"], self.latent_norm.width
+        return KVShape(1, own, width, latent=True, in_rows=self.indexed, index_dim=index)
 
     def fusable(self) -> SelfLatentAttention:
         """The same for kernels that run layers whole."""
@@ -106,7 +112,7 @@ class LatentAttention:
             output=self.output,
             spec=self.spec,
             rotation=self.rope,
-            indexed=self.indexer is not None or self.follows,
+            indexed=self.indexed,
         )
 
     def attend(
@@ -141,7 +147,7 @@ class LatentAttention:
             key[:, None, turned:],
             kv,
             self.spec,
-            plans.chosen if self.indexer is not None or self.follows else plans.step,
+            plans.chosen if self.indexed else plans.step,
             rotation,
         )
         return _by_head(self.values, found).flatten(1)

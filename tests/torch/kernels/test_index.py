@@ -68,7 +68,7 @@ def make_texts(dtype: torch.dtype, width: int, distinct: int = 0) -> Texts:
 
 def make_memory(width: int, dtype: torch.dtype, kept: torch.dtype, blocks: int) -> LayerKV:
     """Nobody may read of it what has not been written."""
-    shape = KVShape(1, TURNED + LATENT, LATENT, True, width)
+    shape = KVShape(1, TURNED + LATENT, LATENT, True, True, width)
     value = torch.nan if kept.is_floating_point else 99
     scales = None if kept.is_floating_point else torch.full((blocks, 1, BLOCK), torch.nan)
     return LayerKV.of(

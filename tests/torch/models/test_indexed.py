@@ -59,10 +59,9 @@ def test_a_plan_has_the_bytes_that_the_engine_takes(
     assert taken.token_bytes == tuple(row + key * has for has in own)
 
 
-@with_families
-def test_the_pool_is_of_these_bytes_and_swaps_them(family: str, model_dir: ModelDir) -> None:
+def test_the_pool_is_of_these_bytes_and_swaps_them(model_dir: ModelDir) -> None:
     """Whatever is swapped comes back with its keys: so texts are those that run alone."""
-    directory, prompts = model_dir(family), random_prompts(41, 37, 33)
+    directory, prompts = model_dir("glm_moe_dsa"), random_prompts(41, 37, 33)
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
     expected = [hf_greedy(directory, prompt, 24) for prompt in prompts]
     llm = LLM(
@@ -78,6 +77,30 @@ def test_the_pool_is_of_these_bytes_and_swaps_them(family: str, model_dir: Model
     found = llm.generate(prompts, params, use_tqdm=False)
     assert [one.outputs[0].token_ids for one in found] == expected
     assert sum(one.metrics.num_preemptions for one in found) > 0
+
+
+@pytest.mark.parametrize(("kept", "most"), [("int8", 0.15), ("int4", 1.5)])
+def test_rounded_caches_do_not_depend_on_steps(kept: str, most: float, tmp_path: Path) -> None:
+    """In blocks of 16, whose keys would lie side by side if no token were chosen."""
+    directory = make_model("glm_moe_dsa", tmp_path, kv_lora_rank=120, index_topk=24)
+    params = SamplingParams(temperature=0.0, max_tokens=8, prompt_logprobs=0, ignore_eos=True)
+    found = []
+    for dtype, tokens in (("auto", 256), (kept, 256), (kept, 7)):
+        llm = LLM(
+            directory,
+            max_model_len=128,
+            kv_cache_memory_bytes="1MiB",
+            kv_cache_dtype=dtype,
+            max_num_batched_tokens=tokens,
+            enable_prefix_caching=False,
+        )
+        (one,) = llm.generate(random_prompts(60), params, use_tqdm=False)
+        assert one.prompt_logprobs is not None
+        tables = (table for table in one.prompt_logprobs if table)
+        found.append([next(iter(table.values())).logprob for table in tables])
+    plain, whole, cut = found
+    assert whole == cut
+    assert 0 < sum(abs(a - b) for a, b in zip(plain, whole, strict=True)) / len(plain) < most
 
 
 @with_families

@@ -114,10 +114,11 @@ def _values(
     if not shape.latent:
         (keys, values), (own, others) = numbers, scales
         return LayerKV(keys, values, kv_group, own, others)
-    made = LayerKV(numbers[0], numbers[0][..., :0], kv_group, scales[0], latent=shape.value_dim)
+    keys, own = numbers[0], scales[0]
+    made = LayerKV(keys, keys[..., :0], kv_group, own, None, shape.value_dim, shape.in_rows)
     if not shape.index_dim:
         return made
-    return made._replace(index_keys=numbers[1], index_scales=scales[1], in_rows=True)
+    return made._replace(index_keys=numbers[1], index_scales=scales[1])
 
 
 def _forms(shape: StateShape, kv_group: KVGroup) -> list[tuple[int, ...]]:
