@@ -157,6 +157,7 @@ struct Tables {
   int64_t width;
   const int64_t* num_dropped;  // [S]
   int64_t num_sink_blocks;
+  bool by_column;  // a sequence's row has the slot of each column in place of blocks
 };
 
 // What is added to scores by where a key stands: to those of token t in columns from
@@ -172,7 +173,8 @@ struct ColumnBias {
 // so a block has more rows than there are from one number to the next. If N is a
 // multiple of 16 and a key is of whole words of four bytes, they lie as they are multiplied: keys
 // as [N / 16, words, 16], the same word of 16 neighbours side by side, and values of two or one
-// bytes as [N / 2, Dv, 2]. Otherwise, and values of four bytes always, they lie in rows.
+// bytes as [N / 2, Dv, 2]. Otherwise, and values of four bytes always, they lie in rows; so do keys
+// of which some are chosen one by one.
 // Numbers of 8 and 4 bits are of keys and values that were spread (registers/heads.hpp). Those of 4
 // bits lie in halves of words, from the low end on, so that all words are split alike: a key's word
 // has eight neighbours, the even ones in its lower half; and a value's half l is of the dimensions
@@ -196,6 +198,7 @@ struct Attend {
   // the layer
   int num_heads, num_kv_heads, key_dim, value_dim;
   int64_t block_rows;  // of keys, values and scales, from one block's number to the next
+  bool in_rows;  // keys and values, whatever their sizes
   float scale, softcap;  // softcap 0: none
   Window window;
   int64_t sinks;  // of windows that are no chunks
@@ -362,6 +365,7 @@ struct StreamRows {
 
 struct Product;  // products.hpp
 struct Grouped;
+struct Index;  // indexing.hpp
 struct Embed;
 struct Adapt;  // adapters.hpp
 struct Recurrence;  // recurrence.hpp
@@ -394,6 +398,8 @@ struct Build {
   void (*adapt)(const Adapt&, Team&);
   int64_t (*recur_scratch)(const Recurrence&, int64_t tokens, int64_t confirmed, int threads);
   void (*recur)(const Recur&, Team&);
+  int64_t (*index_scratch)(const Index&, int threads);
+  void (*choose)(const Index&, Team&);
 };
 
 }  // namespace quire

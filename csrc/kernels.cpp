@@ -59,6 +59,19 @@ void Kernels::attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows 
            [&](Team& team) { build_->attend(a, team); });
 }
 
+void Kernels::choose(const Plan& plan, int kv_group, Index x) {
+  if (!plan.num_tokens()) return;
+  x.num_tokens = plan.num_tokens();
+  x.num_sequences = plan.num_sequences();
+  x.query_starts = plan.query_starts();
+  x.context_lens = plan.context_lens();
+  x.tables = plan.kv_group(kv_group);
+  x.block_size = plan.block_size();
+  x.longest = *std::max_element(x.context_lens, x.context_lens + x.num_sequences);
+  x.scratch = indexing_.get(build_->index_scratch(x, plan.threads()));
+  together(plan.threads(), [&](Team& team) { build_->choose(x, team); });
+}
+
 Recur Kernels::prepare(const Plan& plan, const Recurrence& layer, const StateMemory& memory) {
   const SequenceStates& states = plan.states;
   int64_t sequences = int64_t(states.confirmed_slots.size());

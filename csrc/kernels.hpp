@@ -8,6 +8,7 @@
 #include "layers/continuation.hpp"
 #include "layers/decoder.hpp"
 #include "layers/experts.hpp"
+#include "layers/indexing.hpp"
 #include "products/products.hpp"
 #include "recurrence/recurrence.hpp"
 #include "schedule.hpp"
@@ -25,12 +26,15 @@ class Kernels {
   std::string name() const { return build_->name; }
   size_t workspace_bytes() const {
     return scratch_.bytes() + parts_.bytes() + products_.bytes() + states_.bytes() +
-           adapting_.bytes() + continued_.bytes() + recurring_.bytes();
+           adapting_.bytes() + continued_.bytes() + recurring_.bytes() + indexing_.bytes();
   }
 
   // query [T, H, D], key [T, Hkv, D], value [T, Hkv, Dv] -> out [T, H, Dv], contiguous.
   void attend(Plan& plan, const Layer& layer, Rows query, Rows key, Rows value, void* out,
               const Rotation* rotation);
+  // Store the new keys of an index, and choose what each token attends to. ``x`` lacks the batch and
+  // its memory.
+  void choose(const Plan& plan, int kv_group, Index x);
   // x [T, columns] -> out [T, outputs], contiguous; takes the states in ``memory`` on.
   void recur(const Plan& plan, const Recurrence& layer, const StateMemory& memory, Rows x,
              DType dtype, void* out);
@@ -85,6 +89,7 @@ class Kernels {
   Workspace<float> adapting_;
   Workspace<char> continued_;
   Workspace<char> recurring_;
+  Workspace<char> indexing_;
 };
 
 }  // namespace quire

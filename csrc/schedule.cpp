@@ -58,7 +58,7 @@ class Divider {
   // By sequence, how many of its columns others may read with it: those before its new tokens.
   std::vector<int64_t> shareable() const {
     std::vector<int64_t> columns(plan_.num_sequences(), 0);
-    if (division_.window.length) return columns;
+    if (division_.window.length || tables_.by_column) return columns;
     for (size_t s = 0; s < columns.size(); s++) columns[s] = few(tokens(s)) ? known(s) : 0;
     return columns;
   }
@@ -254,6 +254,7 @@ bool Plan::reads_what_others_store(const Tables& tables) const {
   constexpr size_t bits = 4096;
   std::vector<bool> maybe(bits);
   std::vector<std::pair<int64_t, size_t>> stored;  // (block, sequence)
+  if (tables.by_column) return true;
   for (size_t s = 0; s + 1 < query_starts_.size(); s++) {
     for (int64_t token = query_starts_[s]; token < query_starts_[s + 1]; token++) {
       int64_t block = tables.slots[token] / block_size_;

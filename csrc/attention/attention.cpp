@@ -22,6 +22,8 @@ void combine(const Combine&, Team&);
 void adapt(const Adapt&, Team&);
 int64_t recur_scratch(const Recurrence&, int64_t tokens, int64_t confirmed, int threads);
 void recur(const Recur&, Team&);
+int64_t index_scratch(const Index&, int threads);
+void choose(const Index&, Team&);
 }  // namespace quire::QUIRE_WITHOUT_TILES
 
 namespace quire::QUIRE_ISA {
@@ -63,6 +65,7 @@ const Build build = {
     plain::norm_rows, plain::activate, plain::gate,     plain::predict,  plain::correct,
     plain::add_to_others,    plain::argmax,   plain::add_up,   product_scratch, product,
     grouped_scratch,  grouped_product, plain::embed,    plain::route,    plain::weigh,
-    plain::combine,   plain::adapt,    plain::recur_scratch, plain::recur};
+    plain::combine,   plain::adapt,    plain::recur_scratch, plain::recur,
+    plain::index_scratch,    plain::choose};
 
 }  // namespace quire::QUIRE_ISA

@@ -28,7 +28,7 @@ struct Dealer {
 QUIRE_INLINE bool in_panels(const Attend& a) {
   int64_t bits = a.kv_dtype == DType::float32 ? 32 : a.kv_dtype == DType::int8 ? 8 : 16;
   if (a.kv_dtype == DType::int4) bits = 4;
-  return a.block_size % panel == 0 && a.key_dim * bits % 32 == 0;
+  return !a.in_rows && a.block_size % panel == 0 && a.key_dim * bits % 32 == 0;
 }
 
 // Runs that are spread of a head of n numbers: where values are a part of keys, these have as many.
@@ -343,7 +343,11 @@ struct Chunk {
     position = here - first;
     segment = segment_of(c, column);
     int64_t size = a.block_size, block = here / size, offset = here % size;
-    for (int i = first; i < end; block++, offset = 0) {
+    for (int i = first; a.tables.by_column && i < end; i++) {
+      int64_t slot = work.table[position + i];
+      rows[i] = slot / size * a.block_rows + work.item.first_head * size + slot % size;
+    }
+    for (int i = first; !a.tables.by_column && i < end; block++, offset = 0) {
       int64_t place = block < a.tables.num_sink_blocks ? block : block - work.dropped;
       int64_t row = work.table[place] * a.block_rows + work.item.first_head * size + offset;
       for (; i < end && offset < size; offset++) rows[i++] = row++;

@@ -253,14 +253,25 @@ struct Reader {
 
   // A panel of keys from a pool of rows.
   void gather_keys(const Chunk& columns, int64_t shift, int p, char* out) const {
+    const int64_t size = bytes_of<KV>(a.key_dim);
+    const char* rows[panel];
+    for (int k = 0; k < panel; k++)
+      rows[k] = (const char*)a.keys + bytes_of<KV>((columns.rows[p * panel + k] + shift) * a.key_dim);
+    int64_t c = 0;
+    for (; (c + W) * 4 <= size; c += W) {
+      for (int first = 0; first < panel; first += W) {
+        F turned[W];
+        for (int i = 0; i < W; i++) turned[i] = read<F>(rows[first + i] + c * 4);
+        transpose(turned);
+        for (int i = 0; i < W; i++) write(out + ((c + i) * panel + first) * 4, turned[i]);
+      }
+    }
     for (int k = 0; k < panel; k++) {
-      const char* row =
-          (const char*)a.keys + bytes_of<KV>((columns.rows[p * panel + k] + shift) * a.key_dim);
-      int64_t left = bytes_of<KV>(a.key_dim);
-      for (int64_t c = 0; c < words; c++, left -= 4) {
+      int64_t left = size - c * 4;
+      for (int64_t word_at = c; word_at < words; word_at++, left -= 4) {
         uint32_t word = 0;
-        __builtin_memcpy(&word, row + c * 4, left < 4 ? left : 4);
-        write(out + (c * panel + k) * 4, word);
+        __builtin_memcpy(&word, rows[k] + word_at * 4, left < 4 ? left : 4);
+        write(out + (word_at * panel + k) * 4, word);
       }
     }
   }

@@ -115,7 +115,8 @@ NB_MODULE(_native, m) {
                           int num_kv_heads, int64_t block_rows, int key_dim, int value_dim,
                           float scale, float softcap, int64_t window, bool chunk, int64_t sinks,
                           Address sink_logits, bool norm_turned, const Norm* query_norm,
-                          const Norm* key_norm, const Norm* value_norm, bool shared) {
+                          const Norm* key_norm, const Norm* value_norm, bool shared,
+                          bool in_rows) {
         new (self) Layer{};
         self->kv_group = kv_group;
         Attend& a = self->fixed;
@@ -140,10 +141,11 @@ NB_MODULE(_native, m) {
         if (key_norm) a.key_norm = *key_norm;
         if (value_norm) a.value_norm = *value_norm;
         a.shared = shared;
+        a.in_rows = in_rows;
       }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-           nb::arg())
+           nb::arg(), nb::arg())
       .def("centre", [](Layer& self, Address factors, Address query_factors, Address common,
                         Address first, Address shares, Address order, Address cos, Address sin) {
         self.fixed.centring = {at<float>(factors), at<float>(query_factors), at<float>(common),
@@ -158,7 +160,12 @@ NB_MODULE(_native, m) {
       .def("add_kv_group", [](Plan& self, Address slots, Address block_tables, int64_t width,
                           Address num_dropped, int64_t num_sink_blocks) {
         self.add_kv_group({at<int64_t>(slots), at<int64_t>(block_tables), width,
-                       at<int64_t>(num_dropped), num_sink_blocks});
+                       at<int64_t>(num_dropped), num_sink_blocks, false});
+      })
+      .def("add_chosen", [](Plan& self, Address slots, Address chosen, int64_t width,
+                            Address num_dropped) {
+        self.add_kv_group({at<int64_t>(slots), at<int64_t>(chosen), width,
+                           at<int64_t>(num_dropped), 0, true});
       })
       .def("set_bias", [](Plan& self, Address before, Address bias, int64_t steps) {
         self.bias = {at<int64_t>(before), at<float>(bias), steps};
@@ -188,6 +195,33 @@ NB_MODULE(_native, m) {
                     {at<void>(value), value_stride}, at<void>(out), rotation);
       }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg().none(), nb::call_guard<nb::gil_scoped_release>())
+      .def("choose", [](Kernels& self, const Plan& plan, int kv_group, int64_t heads, int64_t width,
+                        int64_t most, const Norm& key_norm, int64_t block_rows, int dtype,
+                        int kv_dtype, Address keys, Address scales, const Rotation* rotation,
+                        Address query, int64_t query_stride, Address key, int64_t key_stride,
+                        Address weights, Address chosen, Address counts, int64_t columns) {
+        Index x{};
+        x.heads = heads;
+        x.width = width;
+        x.most = most;
+        x.key_norm = key_norm;
+        x.block_rows = block_rows;
+        x.dtype = DType(dtype);
+        x.kv_dtype = DType(kv_dtype);
+        x.keys = at<void>(keys);
+        x.scales = at<float>(scales);
+        if (rotation) x.rotation = *rotation;
+        x.query = {at<void>(query), query_stride};
+        x.key = {at<void>(key), key_stride};
+        x.weights = at<float>(weights);
+        x.chosen = at<int64_t>(chosen);
+        x.counts = at<int64_t>(counts);
+        x.columns = columns;
+        self.choose(plan, kv_group, x);
+      }, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::call_guard<nb::gil_scoped_release>())
       .def("recur", [](Kernels& self, const Plan& plan, const Recurrence& layer,
                        const StateMemory& memory, Address x, int64_t x_stride, int dtype,
                        Address out) {

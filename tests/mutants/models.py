@@ -433,9 +433,46 @@ MUTANTS = (
     Mutant(
         "latents are planned with values beside them",
         "src/quire/kernels/layer_memory.py",
-        "return (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)",
-        "return (self.key_dim, self.value_dim)",
+        "if self.index_dim else (self.key_dim,)",
+        "if self.index_dim else (self.key_dim, self.value_dim)",
         f"{_LATENTS}::test_deepseek_v3_keeps_70_kb_of_a_token",
+    ),
+    Mutant(
+        "layers that follow an index keep their keys side by side",
+        f"{_MODELS}/latent_attention.py",
+        "in_rows=self.indexed",
+        "in_rows=self.indexer is not None",
+        f"{_OF_MODELS}/test_cuts_and_errors.py"
+        "::test_bits_do_not_depend_on_how_texts_are_cut[glm_moe_dsa]",
+    ),
+    Mutant(
+        "tokens attend to all that they see, whatever an index chooses",
+        f"{_MODELS}/latent_attention.py",
+        "plans.chosen if self.indexed else plans.step",
+        "plans.step",
+        f"{_OF_MODELS}/test_families.py::test_logits[deepseek_v32]",
+    ),
+    Mutant(
+        "numbers of an index that are turned together are never side by side",
+        f"{_MODELS}/latents.py",
+        "if own.interleaved:",
+        "if False:",
+        f"{_OF_MODELS}/test_families.py::test_logits[glm_moe_dsa]",
+    ),
+    Mutant(
+        "keys of an index are planned with 4 bits",
+        f"{_MODELS}/shape/model_shape.py",
+        "self.index.width * max(1, self._number_bytes)",
+        "self.index.width * self._number_bytes",
+        f"{_OF_MODELS}/test_indexed.py"
+        "::test_a_plan_has_the_bytes_that_the_engine_takes[int4-deepseek_v32]",
+    ),
+    Mutant(
+        "routers are rounded to the model's type",
+        f"{_MODELS}/weights.py",
+        "torch.float32 if found.dtype == torch.float32 else None",
+        "None",
+        f"{_PEOPLE}::test_routers_in_float32_tell_near_ties_apart[hy_v3]",
     ),
     Mutant(
         "a group of experts is worth its two best, in DeepSeek-V2 too",

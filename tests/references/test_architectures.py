@@ -259,6 +259,27 @@ CASES = {
         {"architectures": ["Mistral3ForConditionalGeneration"]},
         otherwise="queries do not grow with their positions",
     ),
+    # llama.cpp knows every fourth layer as one that sees everything.
+    "afmoe": Case(
+        "afmoe",
+        {"num_hidden_layers": 5, "global_attn_every_n_layers": 4},
+        {"route_norm": True, "score_func": "sigmoid"},
+    ),
+    "exaone-moe": Case("exaone_moe", {"n_group": 1, "topk_group": 1}, _SIGMOID),
+    "hy_v3": Case("hy_v3", {"attention_bias": False}),
+    # llama.cpp has one base for both rotations, as the published model has.
+    "mellum": Case(
+        "mellum",
+        {
+            "mlp_layer_types": ["sparse"] * 2,
+            "rope_parameters": {
+                "full_attention": _YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "jais2": Case("jais2"),
+    "granite_swa": Case("granite_swa", {"layer_rope_theta": [1e4] * 3}),
     "kimi-linear": Case(
         "kimi_linear",
         {

@@ -22,6 +22,7 @@ HYBRIDS = (
     "granite_hybrid_dense", "bamba", "falcon_h1", "nemotron_h", "nemotron_h_moe", "mamba2",
     "kimi_linear",
 )  # fmt: skip
+INDEXED = ("deepseek_v32", "glm_moe_dsa")
 LATENTS = ("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "minicpm3")
 
 _SIZES = {
@@ -99,6 +100,13 @@ _LATENT = {
     "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 12,
     "v_head_dim": 32,
+}
+_INDEXED = {
+    **_LATENT,
+    "first_k_dense_replace": 1,
+    "index_topk": 12,
+    "index_head_dim": 24,
+    "index_n_heads": 10,
 }
 _STRETCHED = {"factor": 8.0, "original_max_position_embeddings": 32}
 
@@ -503,6 +511,29 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
                 "mscale_all_dim": 1.0,
                 "llama_4_scaling_beta": 0.1,
             },
+        },
+    ),
+    "deepseek_v32": (
+        "DeepseekV32Config",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            **_INDEXED,
+            "num_hidden_layers": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            **_rope("yarn", **_STRETCHED, mscale=1.0, mscale_all_dim=1.0),
+        },
+    ),
+    # The second and the third layer attend to what the first has chosen.
+    "glm_moe_dsa": (
+        "GlmMoeDsaConfig",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            **_INDEXED,
+            "num_hidden_layers": 4,
+            "indexer_types": ["full", "shared", "shared", "full"],
         },
     ),
     "minicpm3": ("MiniCPM3Config", {**SMALL_LLAMA, **_LATENT, **_UNTIED, "dim_model_base": 32}),

@@ -75,6 +75,7 @@ class Layer:
         key_norm: Norm | None,
         value_norm: Norm | None,
         shared: bool,
+        in_rows: bool,
         /,
     ) -> None: ...
     def centre(
@@ -97,6 +98,7 @@ class Plan:
     def add_kv_group(
         self, slots: int, block_tables: int, width: int, num_dropped: int, num_sink_blocks: int, /
     ) -> None: ...
+    def add_chosen(self, slots: int, chosen: int, width: int, num_dropped: int, /) -> None: ...
     def set_bias(self, before: int, bias: int, steps: int, /) -> None: ...
     def set_state_slots(self, slots: int, /) -> None: ...
     def set_drafts(self, confirmed: int, drafts: int, /) -> None: ...
@@ -281,6 +283,30 @@ class Kernels:
         out_stride: int,
         dtype: int,
         threads: int,
+        /,
+    ) -> None: ...
+    def choose(
+        self,
+        plan: Plan,
+        kv_group: int,
+        heads: int,
+        width: int,
+        most: int,
+        key_norm: Norm,
+        block_rows: int,
+        dtype: int,
+        kv_dtype: int,
+        keys: int,
+        scales: int,
+        rotation: Rotation | None,
+        query: int,
+        query_stride: int,
+        key: int,
+        key_stride: int,
+        weights: int,
+        chosen: int,
+        counts: int,
+        columns: int,
         /,
     ) -> None: ...
     def recur(

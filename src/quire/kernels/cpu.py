@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from quire.kernels import _native
 from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
+from quire.kernels.cpu_plan import CPUPlan, native_rotation
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, OwnMemory, counterparts
 from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Projection
 from quire.kernels.native import (
@@ -41,6 +41,7 @@ from quire.kernels.ops import (
     DecoderStack,
     Few,
     Fused,
+    IndexSpec,
     Kernels,
     Laurel,
     MLPWithExperts,
@@ -88,59 +89,6 @@ def all_builds() -> list[str]:
 def refusals() -> dict[str, str]:
     """The instruction sets that cannot run here, with the reason."""
     return _native.refusals()
-
-
-class CPUPlan:
-    """A step's batch as C++ sees it; keeps the tensors alive that it points to."""
-
-    def __init__(self, batch: AttentionBatch) -> None:
-        self.threads = torch.get_num_threads()
-        self._tensors = [batch.context_lens]
-        self.native = _native.Plan(
-            batch.query_starts, batch.context_lens.data_ptr(), batch.block_size, self.threads
-        )
-        for kv_group in batch.kv_groups:
-            slots, tables = kv_group.slots.contiguous(), kv_group.block_tables.contiguous()
-            dropped = kv_group.num_dropped.contiguous()
-            self._tensors += (slots, tables, dropped)
-            self.native.add_kv_group(
-                slots.data_ptr(),
-                tables.data_ptr(),
-                tables.shape[1],
-                dropped.data_ptr(),
-                kv_group.num_sink_blocks,
-            )
-        if batch.bias is not None:
-            before = batch.bias.before.contiguous()
-            bias = (batch.bias.bias.double() / math.log(2)).float().contiguous()
-            self._tensors += (before, bias)
-            self.native.set_bias(before.data_ptr(), bias.data_ptr(), bias.shape[1])
-        if batch.states is not None:
-            kept = [one.contiguous() for one in batch.states if one is not None]
-            self._tensors += kept
-            self.native.set_state_slots(kept[0].data_ptr())
-            if len(kept) > 1:
-                self.native.set_drafts(kept[1].data_ptr(), kept[2].data_ptr())
-        for ranges, adapter, _ in batch.adapted:
-            self.native.add_adapted(adapter.native, ranges)
-        self._adapted = batch.adapted
-        self._rotations: dict[int, tuple[Rotation, _native.Rotation]] = {}
-
-    def rotation(self, rotation: Rotation) -> _native.Rotation:
-        """The rotation as C++ sees it, made once for all layers."""
-        known = self._rotations.get(id(rotation))
-        if known is None:
-            known = self._rotations[id(rotation)] = rotation, _rotation(rotation)
-        return known[1]
-
-
-def _rotation(rotation: Rotation) -> _native.Rotation:
-    cos, sin, sink_cos, sink_sin, scale = rotation
-    sinks = (0, 0)
-    if sink_cos is not None and sink_sin is not None:
-        sinks = sink_cos.data_ptr(), sink_sin.data_ptr()
-    factor = 0 if scale is None else scale.data_ptr()
-    return _native.Rotation(cos.data_ptr(), sin.data_ptr(), *sinks, factor, cos.shape[1])
 
 
 class _Decoder(NamedTuple):
@@ -221,6 +169,45 @@ class CPUKernels(Kernels):
             None if rotation is None else plan.rotation(rotation),
         )
         return out
+
+    def choose(
+        self,
+        query: Tensor,
+        key: Tensor,
+        weights: Tensor,
+        kv: LayerKV,
+        spec: IndexSpec,
+        plan: CPUPlan,
+        rotation: Rotation | None = None,
+    ) -> CPUPlan:
+        assert kv.index_keys is not None, "the layer has an index"
+        query, key, weights = _rows(query), key.contiguous(), weights.contiguous()
+        most = min(spec.most, int(plan.batch.context_lens.max()))
+        chosen = torch.empty((len(query), most), dtype=torch.int64)
+        counts = torch.empty(len(query), dtype=torch.int64)
+        self._native.choose(
+            plan.native,
+            kv.kv_group,
+            spec.heads,
+            spec.key_norm.width,
+            spec.most,
+            self._native_norm(spec.key_norm),
+            kv.index_keys.stride(0) // kv.index_keys.shape[3],
+            CODES[query.dtype],
+            CODES[kv.index_keys.dtype],
+            kv.index_keys.data_ptr(),
+            0 if kv.index_scales is None else kv.index_scales.data_ptr(),
+            None if rotation is None else plan.rotation(rotation),
+            query.data_ptr(),
+            query.stride(0),
+            key.data_ptr(),
+            key.stride(0),
+            weights.data_ptr(),
+            chosen.data_ptr(),
+            counts.data_ptr(),
+            most,
+        )
+        return plan.among(kv.kv_group, chosen, counts)
 
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: CPUPlan) -> Tensor:
         known = self._recurrences.get(id(spec))
@@ -425,7 +412,7 @@ class CPUKernels(Kernels):
             texts.numbers.data_ptr(),
             texts.block_size,
             texts.kv_groups,
-            [_rotation(rotation) for rotation in rotations],
+            [native_rotation(rotation) for rotation in rotations],
             torch.get_num_threads(),
             out.data_ptr(),
         )
@@ -449,15 +436,18 @@ class CPUKernels(Kernels):
         ]
         _native.copy_blocks(pools, pairs, torch.get_num_threads())
 
-    def _norm(self, x: Tensor, delta: Tensor | None, norm: Norm) -> Tensor:
+    def _native_norm(self, norm: Norm) -> _native.Norm:
         known = self._norms.get(id(norm))
         if known is None:
             known = self._norms[id(norm)] = (norm, native_norm(norm))
+        return known[1]
+
+    def _norm(self, x: Tensor, delta: Tensor | None, norm: Norm) -> Tensor:
         rows, width = x.shape
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         data, stride = x.data_ptr(), x.stride(0)
         self._native.norm(
-            known[1],
+            self._native_norm(norm),
             data,
             stride,
             0 if delta is None else delta.data_ptr(),

@@ -20,11 +20,15 @@ class KVShape(NamedTuple):
     key_dim: int
     value_dim: int
     latent: bool = False  # values are the last numbers of keys, and are not kept beside them
+    in_rows: bool = False  # of latents: tokens may be chosen one by one, see ``LayerKV``
+    index_dim: int = 0  # numbers of another key, by which they are chosen
 
     @property
     def kept(self) -> tuple[int, ...]:
         """Numbers of a head in each tensor of the pool."""
-        return (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)
+        if self.latent:
+            return (self.key_dim, self.index_dim) if self.index_dim else (self.key_dim,)
+        return (self.key_dim, self.value_dim)
 
 
 class StateShape(NamedTuple):
@@ -60,6 +64,9 @@ class LayerKV(NamedTuple):
     key_scales: Tensor | None = None  # [B, Hkv, N] float32: what rounded keys are multiplied by
     value_scales: Tensor | None = None  # [B, Hkv, N] float32; of latents None: the keys' are theirs
     latent: int = 0  # numbers at the end of a key that are its value; 0: there are ``values``
+    in_rows: bool = False  # tokens may be chosen one by one: a tile's keys lie one after another
+    index_keys: Tensor | None = None  # [B, 1, N, width]: keys by which tokens are chosen, in rows
+    index_scales: Tensor | None = None  # [B, 1, N] float32
 
     @classmethod
     def of(
@@ -72,7 +79,10 @@ class LayerKV(NamedTuple):
         """A layer's memory. numbers: makes a tensor with this many numbers per token and head."""
         keys = numbers(shape.key_dim)
         if shape.latent:
-            return cls(keys, numbers(0), kv_group, scales(), latent=shape.value_dim)
+            own = cls(keys, numbers(0), kv_group, scales(), None, shape.value_dim, shape.in_rows)
+            if not shape.index_dim:
+                return own
+            return own._replace(index_keys=numbers(shape.index_dim), index_scales=scales())
         return cls(keys, numbers(shape.value_dim), kv_group, scales(), scales())
 
     @property
@@ -89,7 +99,14 @@ class LayerKV(NamedTuple):
     @property
     def parts(self) -> list[Tensor]:
         """The tensors that are not empty, whose first dimension is the blocks."""
-        every = (self.keys, self.values, self.key_scales, self.value_scales)
+        every = (
+            self.keys,
+            self.values,
+            self.key_scales,
+            self.value_scales,
+            self.index_keys,
+            self.index_scales,
+        )
         return [part for part in every if part is not None and part.numel()]
 
 

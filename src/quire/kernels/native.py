@@ -71,7 +71,8 @@ def native_latents(
 ) -> _native.LatentAttention | None:
     inputs, queries, output = attention.inputs, attention.queries, attention.output
     whole = [inputs, output] if queries is None else [inputs, output, queries]
-    if not all(isinstance(one, PackedWeight) for one in (*whole, *attention.keys)):
+    packed = all(isinstance(one, PackedWeight) for one in (*whole, *attention.keys))
+    if attention.indexed or not packed:
         return None
     keys, values = (
         [one.native for one in several if isinstance(one, PackedWeight)]
@@ -223,6 +224,7 @@ def native_layer(
         _norm_or_none(spec.key_norm),
         _norm_or_none(spec.value_norm),
         spec.shared,
+        kv.in_rows,
     )
     if spec.centring is not None and kv.keys.dtype == torch.uint8:
         factors, inverse, common, first, shares, order, cos, sin = spec.centring

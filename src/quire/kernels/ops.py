@@ -207,6 +207,15 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True)
+class IndexSpec:
+    """How tokens are chosen by an index: what distinguishes one from another."""
+
+    heads: int
+    most: int  # tokens that one attends to
+    key_norm: Norm
+
+
+@dataclass(frozen=True)
 class SelfAttention:
     """output(attend(qkv(x))); ``spec`` is the kernels' part of it.
 
@@ -247,6 +256,7 @@ class SelfLatentAttention:
     output: Projection  # [T, H V] -> [T, d]
     spec: AttentionSpec
     rotation: int | None  # which of the step's; None: no rotary positions
+    indexed: bool = False  # tokens attend to what is chosen: operation by operation
 
 
 @dataclass(frozen=True)
@@ -384,6 +394,26 @@ class Kernels(Protocol):
         call.
         """
         ...
+
+    def choose(
+        self,
+        query: Tensor,
+        key: Tensor,
+        weights: Tensor,
+        kv: LayerKV,
+        spec: IndexSpec,
+        plan: Any,
+        rotation: Rotation | None = None,
+    ) -> Any:
+        """Store the new keys in the layer's index; the plan by which ``attend`` attends to chosen
+        tokens alone, in layers of this KV group.
+
+        query [T, heads, width], key [T, width], weights [T, heads] float32. Keys are normalised,
+        both are turned. A token's score of another that it sees is the sum over heads of weight *
+        max(0, query * key); those with the highest are chosen, the first of equals. Kernels
+        without an index, as here, raise.
+        """
+        raise NotImplementedError
 
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: Any) -> Tensor:
         """Take each sequence's state on by its new tokens: x [T, spec.columns] -> [T, outputs].

@@ -21,6 +21,7 @@ from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
     ColumnBias,
+    IndexSpec,
     Kernels,
     Norm,
     Rotation,
@@ -115,6 +116,41 @@ class ReferenceKernels(Kernels):
             near, far = ((_wide(x) * scale[:, None, None]).to(x.dtype) for x in (near, far))
         return near, far, None if key is None else made(key, spec.key_norm, cos, sin)
 
+    def choose(
+        self,
+        query: Tensor,
+        key: Tensor,
+        weights: Tensor,
+        kv: LayerKV,
+        spec: IndexSpec,
+        plan: StepPlan,
+        rotation: Rotation | None = None,
+    ) -> StepPlan:
+        """See ``Kernels.choose``."""
+        assert kv.index_keys is not None, "the layer has an index"
+        own, turned = plan.kv_groups[kv.kv_group], self.norm(key, spec.key_norm)[:, None]
+        if rotation is not None:
+            query, turned = (_turn(x, rotation.cos, rotation.sin) for x in (query, turned))
+        if kv.index_scales is not None:
+            run = turned.shape[2] & -turned.shape[2]
+            query, turned = (spread(_wide(x), run) for x in (query, turned))
+        _put(turned, kv.index_keys, kv.index_scales, own, key_bytes)
+        slots = own.by_row(len(query))
+        for row, seen in enumerate(slots):
+            if len(seen) <= spec.most:
+                continue
+            places = _places(kv, seen[None])
+            # So exactly that what is equal stays so, wherever it stands in a product.
+            exact = torch.float64
+            keys = _numbers(kv.index_keys, kv.index_scales, places, exact, key_codes)[0, 0]
+            products = (query[row].to(exact) @ keys.T).relu_()
+            scores = (weights[row].to(exact) @ products).float()
+            best = scores.argsort(descending=True, stable=True)[: spec.most]
+            slots[row] = seen[best.sort().values]
+        kv_groups = [*plan.kv_groups]
+        kv_groups[kv.kv_group] = own.among(slots)
+        return StepPlan(kv_groups, plan.runs)
+
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: StepPlan) -> Tensor:
         return recur(x, state, spec, plan.runs)
 
@@ -205,21 +241,29 @@ def _store(key: Tensor, value: Tensor, kv: LayerKV, plan: ReferencePlan) -> None
 
     Keys that are to be rounded are spread already.
     """
-    where = (plan.slots // plan.block_size, slice(None), plan.slots % plan.block_size)
     if kv.value_scales is not None:
         value = spread(_wide(value))
-    for new, pool, scales, packed in (
-        (key, kv.keys, kv.key_scales, key_bytes),
-        (value, kv.values, kv.value_scales, value_bytes),
-    )[: 1 if kv.latent else 2]:
-        if scales is None:
-            pool[where] = new.to(pool.dtype)
-        elif pool.dtype == torch.uint8:
-            codes, scales[where] = codes_of(new)
-            pool[where] = packed(codes)
-        else:
-            numbers, scales[where] = whole_numbers(new)
-            pool[where] = numbers.to(pool.dtype)
+    _put(key, kv.keys, kv.key_scales, plan, key_bytes)
+    if not kv.latent:
+        _put(value, kv.values, kv.value_scales, plan, value_bytes)
+
+
+def _put(
+    new: Tensor,
+    pool: Tensor,
+    scales: Tensor | None,
+    plan: ReferencePlan,
+    packed: Callable[[Tensor], Tensor],
+) -> None:
+    where = (plan.slots // plan.block_size, slice(None), plan.slots % plan.block_size)
+    if scales is None:
+        pool[where] = new.to(pool.dtype)
+    elif pool.dtype == torch.uint8:
+        codes, scales[where] = codes_of(new)
+        pool[where] = packed(codes)
+    else:
+        numbers, scales[where] = whole_numbers(new)
+        pool[where] = numbers.to(pool.dtype)
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -326,21 +370,32 @@ def _added(bias: ColumnBias | None, rows: Tensor, sinks: int, near: Tensor) -> T
 
 def _gather(kv: LayerKV, slots: Tensor, query_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """slots [R, C] -> keys [R, Hkv, C, D] and values [R, Hkv, C, Dv], ready to multiply."""
+    places, dtype = _places(kv, slots), torch.promote_types(query_dtype, torch.float32)
+    keys = _numbers(kv.keys, kv.key_scales, places, dtype, key_codes)
+    if kv.latent:
+        return keys, keys[..., -kv.latent :]
+    return keys, _numbers(kv.values, kv.value_scales, places, dtype, value_codes)
+
+
+def _places(kv: LayerKV, slots: Tensor) -> Tensor:
+    """slots [R, C] -> rows of the layer's memory [R, Hkv, C]."""
     _, kv_heads, block_size, _ = kv.keys.shape
     heads = torch.arange(kv_heads, device=slots.device)[:, None]
     tiles = (slots // block_size)[:, None] * kv.block_rows + heads * block_size
-    rows = tiles + (slots % block_size)[:, None]  # [R, Hkv, C]
-    dtype = torch.promote_types(query_dtype, torch.float32)
+    return tiles + (slots % block_size)[:, None]
 
-    def gathered(pool: Tensor, scales: Tensor | None, codes: Callable[[Tensor], Tensor]) -> Tensor:
-        found = _in_rows(pool)[rows]
-        found = (levels_of(codes(found)) if pool.dtype == torch.uint8 else found).to(dtype)
-        return found if scales is None else found * _in_rows(scales)[rows][..., None]
 
-    keys = gathered(kv.keys, kv.key_scales, key_codes)
-    if kv.latent:
-        return keys, keys[..., -kv.latent :]
-    return keys, gathered(kv.values, kv.value_scales, value_codes)
+def _numbers(
+    pool: Tensor,
+    scales: Tensor | None,
+    places: Tensor,
+    dtype: torch.dtype,
+    codes: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """What is in these rows of a layer's memory."""
+    found = _in_rows(pool)[places]
+    found = (levels_of(codes(found)) if pool.dtype == torch.uint8 else found).to(dtype)
+    return found if scales is None else found * _in_rows(scales)[places][..., None]
 
 
 def _in_rows(pool: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +50,39 @@ class ReferencePlan:
     prefills: list[Prefill]
     decodes: Decodes | None
     block_size: int
+
+    def by_row(self, tokens: int) -> list[Tensor]:
+        """The slots of what each row of the batch sees, where nothing is dropped."""
+        found = [self.slots[:0]] * tokens
+        for prefill in self.prefills:
+            for row in range(prefill.rows.start, prefill.rows.stop):
+                found[row] = prefill.slots[: prefill.start + row - prefill.rows.start + 1]
+        if self.decodes is not None:
+            own = zip(self.decodes.rows.tolist(), self.decodes.kept, strict=True)
+            for place, (row, kept) in enumerate(own):
+                found[row] = self.decodes.slots[place, -kept:]
+        return found
+
+    def among(self, slots: Sequence[Tensor]) -> ReferencePlan:
+        """The same tokens, of which each sees what is in these slots."""
+        rows = sorted(range(len(slots)), key=lambda row: len(slots[row]))
+        kept = [len(slots[row]) for row in rows]
+        counts = torch.tensor(kept, device=self.slots.device)
+        padded = [
+            torch.cat((slots[row][-1:].expand(kept[-1] - count), slots[row]))
+            for row, count in zip(rows, kept, strict=True)
+        ]
+        columns = torch.arange(kept[-1], device=self.slots.device)
+        decodes = Decodes(
+            rows=torch.tensor(rows, device=self.slots.device),
+            positions=counts - 1,
+            kept=kept,
+            slots=torch.stack(padded),
+            visible=columns >= kept[-1] - counts[:, None],
+            sink_slots=self.slots.new_empty((len(rows), 0)),
+            bias=None,
+        )
+        return ReferencePlan(self.slots, [], decodes, self.block_size)
 
 
 def plan_kv_group(

@@ -15,7 +15,7 @@ from quire.kernels.mlps import Routing
 from quire.models.config import ConfigFields, ModelConfig
 from quire.models.recurrences import RecurrentPlan
 from quire.models.rope import RopeConfig
-from quire.models.shape import WIDEST, ExpertShape, LatentShape, LayerSizes, Positions
+from quire.models.shape import WIDEST, ExpertShape, IndexShape, LatentShape, LayerSizes, Positions
 from quire.models.shard import Divided, DividedStates
 
 
@@ -104,6 +104,18 @@ class Mixture:
 
 
 @dataclass(frozen=True)
+class IndexPlan:
+    """What chooses the tokens that one attends to, and the names of its tensors below a layer."""
+
+    shape: IndexShape
+    interleaved: bool  # as in ``LatentPlan``
+    query: str = "self_attn.indexer.wq_b"
+    key: str = "self_attn.indexer.wk"
+    norm: str = "self_attn.indexer.k_norm"
+    weights: str = "self_attn.indexer.weights_proj"
+
+
+@dataclass(frozen=True)
 class LatentPlan:
     """Attention whose keys and values are made of one vector, and the names of its tensors below a
     layer, without ``.weight``.
@@ -121,6 +133,7 @@ class LatentPlan:
     norm: str = "self_attn.kv_a_layernorm"
     up: str = "self_attn.kv_b_proj"
     output: str = "self_attn.o_proj"
+    index: IndexPlan | None = None
 
 
 @dataclass(frozen=True)

@@ -152,8 +152,8 @@ def _read_attention(
     heads, source, shared = plan.heads_of(index), None, False
     if plan.latent is not None:
         spec = AttentionSpec(plan.attention_scale, plan.windows[index])
-        weights, rope = norms.weights, plan.rope_of[index]
-        return read_latents(plan.latent, plan.hidden_size, spec, weights, linears, prefix, rope)
+        weights, rope, hidden = norms.weights, plan.rope_of[index], plan.hidden_size
+        return read_latents(plan.latent, hidden, spec, weights, linears, prefix, rope, index)
     if plan.by_layer is not None:
         sources = plan.by_layer.sources
         source = None if sources[index] == index else sources[index]

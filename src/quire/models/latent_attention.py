@@ -14,13 +14,62 @@ import torch
 from torch import Tensor
 
 from quire.kernels.layer_memory import KVShape, LayerKV
-from quire.kernels.ops import AttentionSpec, Kernels, Norm, Rotation, SelfLatentAttention
+from quire.kernels.ops import (
+    AttentionSpec,
+    IndexSpec,
+    Kernels,
+    Norm,
+    Rotation,
+    SelfLatentAttention,
+)
 from quire.models.linear import Joined, Linear
+
+
+@dataclass
+class LayerPlans:
+    """What kernels made of a step's batch, and of what the last index has chosen."""
+
+    step: Any
+    chosen: Any = None
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """Chooses the tokens that one attends to, by keys of their own (DeepSeek-AI, "DeepSeek-V3.2",
+    2025).
+    """
+
+    queries: Linear  # of what attention's queries are made of: -> heads x width
+    keys: Linear  # d -> width
+    weights: Linear  # d -> heads, of float32
+    spec: IndexSpec
+
+    @property
+    def width(self) -> int:
+        """Numbers of a key."""
+        return self.spec.key_norm.width
+
+    def choose(
+        self,
+        hidden: Tensor,
+        query: Tensor,
+        kv: LayerKV,
+        kernels: Kernels,
+        plan: Any,
+        rotation: Rotation | None,
+    ) -> Any:
+        """hidden [T, d], and what queries are made of -> the plan of what is chosen."""
+        spec = self.spec
+        weights = self.weights.floats(hidden) * (spec.heads * self.width) ** -0.5
+        queries = self.queries(query).view(len(query), spec.heads, self.width)
+        return kernels.choose(queries, self.keys(hidden), weights, kv, spec, plan, rotation)
 
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """See ``SelfLatentAttention``."""
+    """See ``SelfLatentAttention``. With an ``indexer``, or one in an earlier layer (``follows``), a
+    token attends to those that it chooses.
+    """
 
     inputs: Joined  # "q": what queries are made of, or they themselves; "kv": R + L numbers
     query_norm: Norm | None
@@ -31,6 +80,8 @@ class LatentAttention:
     output: Linear
     spec: AttentionSpec
     rope: int | None = None  # which of the decoder's
+    indexer: Indexer | None = None
+    follows: bool = False
 
     @property
     def num_heads(self) -> int:
@@ -38,9 +89,16 @@ class LatentAttention:
         return len(self.keys)
 
     @property
+    def indexed(self) -> bool:
+        """Whether tokens attend to those that are chosen."""
+        return self.indexer is not None or self.follows
+
+    @property
     def kept(self) -> KVShape:
         """What it keeps of each token."""
-        return KVShape(1, self.inputs.parts["kv"], self.latent_norm.width, latent=True)
+        index = 0 if self.indexer is None else self.indexer.width
+        own, width = self.inputs.parts["kv"], self.latent_norm.width
+        return KVShape(1, own, width, latent=True, in_rows=self.indexed, index_dim=index)
 
     def fusable(self) -> SelfLatentAttention:
         """The same for kernels that run layers whole."""
@@ -54,21 +112,30 @@ class LatentAttention:
             output=self.output,
             spec=self.spec,
             rotation=self.rope,
+            indexed=self.indexed,
         )
 
     def attend(
         self,
+        hidden: Tensor,
         inputs: Tensor,
         kv: LayerKV,
         kernels: Kernels,
-        plan: Any,
+        plans: LayerPlans,
         rotations: Sequence[Rotation],
     ) -> Tensor:
-        """What ``inputs`` gave [T, ...] -> [T, H V], for ``output``."""
+        """What the layer is given [T, d], and what ``inputs`` made of it -> [T, H V], for
+        ``output``.
+        """
         query, key = self.inputs.split(inputs)
+        rotation = None if self.rope is None else rotations[self.rope]
         if self.queries is not None:
-            normed = query if self.query_norm is None else kernels.norm(query, self.query_norm)
-            query = self.queries(normed)
+            made_of = query if self.query_norm is None else kernels.norm(query, self.query_norm)
+            query = self.queries(made_of)
+            if self.indexer is not None:
+                plans.chosen = self.indexer.choose(
+                    hidden, made_of, kv, kernels, plans.step, rotation
+                )
         latent = self.latent_norm.width
         turned = key.shape[1] - latent
         key = torch.cat((key[:, :turned], kernels.norm(key[:, turned:], self.latent_norm)), 1)
@@ -80,8 +147,8 @@ class LatentAttention:
             key[:, None, turned:],
             kv,
             self.spec,
-            plan,
-            None if self.rope is None else rotations[self.rope],
+            plans.chosen if self.indexed else plans.step,
+            rotation,
         )
         return _by_head(self.values, found).flatten(1)
 

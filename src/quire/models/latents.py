@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quire.kernels.ops import AttentionSpec, Norm
+from quire.kernels.ops import AttentionSpec, IndexSpec, Norm
 from quire.models.blueprint import LatentPlan
-from quire.models.latent_attention import LatentAttention
+from quire.models.latent_attention import Indexer, LatentAttention
 from quire.models.linear import Joined, Linear, LinearReader
 from quire.models.weights import Weights
 
@@ -22,8 +22,12 @@ def read_latents(
     linears: LinearReader,
     prefix: str,
     rope: int | None,
+    index: int,
 ) -> LatentAttention:
-    """The attention of the layer ``prefix``, of the rank's query heads. rope: see there."""
+    """The attention of the layer ``prefix``, number ``index``, of the rank's query heads.
+
+    rope: see there.
+    """
     shape, shard = plan.shape, linears.shard
     inputs, queries = _read_inputs(plan, hidden, linears, prefix)
     up = f"{prefix}.{plan.up}"
@@ -46,7 +50,54 @@ def read_latents(
     of_queries = shape.query_rank and norm(plan.query_norm, shape.query_rank)
     latent_norm = norm(plan.norm, shape.kv_rank)
     return LatentAttention(
-        inputs, of_queries or None, queries, latent_norm, keys, values, output, spec, rope
+        inputs,
+        of_queries or None,
+        queries,
+        latent_norm,
+        keys,
+        values,
+        output,
+        spec,
+        rope,
+        _read_index(plan, hidden, weights, linears, prefix, index),
+        follows=plan.index is not None and not plan.index.shape.layers[index],
+    )
+
+
+def _read_index(
+    plan: LatentPlan,
+    hidden: int,
+    weights: Weights,
+    linears: LinearReader,
+    prefix: str,
+    index: int,
+) -> Indexer | None:
+    """A layer's own index, which all ranks have whole; None: it has none."""
+    own, rank = plan.index, plan.shape.query_rank
+    if own is None or rank is None or not own.shape.layers[index]:
+        return None
+    shape, turned = own.shape, plan.shape.rope
+    rows = torch.arange(shape.heads * shape.width).view(shape.heads, shape.width)
+    if own.interleaved:
+        first = rows[:, :turned]
+        rows = torch.cat((first[:, ::2], first[:, 1::2], rows[:, turned:]), 1)
+
+    def product(name: str, inputs: int, order: Tensor) -> Linear:
+        sizes, held = {"all": order.numel()}, {"all": order.flatten()}
+        return linears.joined([f"{prefix}.{name}"], inputs, sizes, False, held).product
+
+    order = rows[0]
+    weight, bias = (
+        weights.take(f"{prefix}.{own.norm}.{part}", shape.width)[order].contiguous()
+        for part in ("weight", "bias")
+    )
+    return Indexer(
+        queries=product(own.query, rank, rows),
+        keys=product(own.key, hidden, order),
+        weights=linears.exact({f"{prefix}.{own.weights}": shape.heads}, hidden),
+        spec=IndexSpec(
+            shape.heads, shape.most, Norm(shape.width, weight, _EPS, bias, centred=True)
+        ),
     )
 
 

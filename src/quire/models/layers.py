@@ -37,7 +37,7 @@ from quire.kernels.ops import (
 from quire.kernels.ranks import Ranks
 from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.streams import StreamCorrection, StreamPrediction
-from quire.models.latent_attention import LatentAttention
+from quire.models.latent_attention import LatentAttention, LayerPlans
 from quire.models.linear import Joined, Linear
 
 
@@ -263,7 +263,7 @@ def run_layers(
 
     given: what layers are given of each token.
     """
-    memory, h, streams = OwnMemory(kv), x, x
+    memory, plans, h, streams = OwnMemory(kv), LayerPlans(plan), x, x
     next_norms = [
         *(None if layer.streams is not None else layer.before for layer in layers[1:]),
         final_norm,
@@ -279,7 +279,7 @@ def run_layers(
             h = _given(x, layer.before, kernels)
         if layer.mixer is not None:
             before = next_norm if mlp is None else around.before
-            delta = _mix(layer.mixer, h, memory, plan, rotations, multiplying, _MIXER)
+            delta = _mix(layer.mixer, h, memory, plans, rotations, multiplying, _MIXER)
             if layer.parallel:
                 h = h if before is None else kernels.norm(x, before)  # x as the mixer had it
                 x, _ = _add(x, delta, layer.mixer_norms, None, kernels)
@@ -287,7 +287,7 @@ def run_layers(
                 x, h = _add(x, delta, layer.mixer_norms, before, kernels)
         if mlp is not None:
             if isinstance(mlp, Attention):
-                delta = _mix(mlp, h, memory, plan, rotations, multiplying, _SECOND)
+                delta = _mix(mlp, h, memory, plans, rotations, multiplying, _SECOND)
             else:
                 delta = _go_through(mlp, h, multiplying, given)
             if isinstance(layer.streams, StreamCorrection):
@@ -355,7 +355,7 @@ def _mix(
     mixer: Mixer,
     h: Tensor,
     own: OwnMemory,
-    plan: Any,
+    plans: LayerPlans,
     rotations: Sequence[Rotation],
     multiplying: Multiplying,
     sites: tuple[Site, Site],
@@ -364,14 +364,14 @@ def _mix(
     memory = own.of(mixer.source if isinstance(mixer, Attention) else None)
     if isinstance(mixer, Attention):
         assert isinstance(memory, LayerKV)
-        return _attend(mixer, h, memory, plan, rotations, multiplying, sites)
+        return _attend(mixer, h, memory, plans.step, rotations, multiplying, sites)
     x = multiplying.product(sites[0], mixer.inputs.product, h)
     if isinstance(mixer, LatentAttention):
         assert isinstance(memory, LayerKV)
-        found = mixer.attend(x, memory, multiplying.kernels, plan, rotations)
+        found = mixer.attend(h, x, memory, multiplying.kernels, plans, rotations)
     else:
         assert isinstance(memory, LayerState)
-        found = multiplying.kernels.recur(mixer.taken(x), memory, mixer.spec, plan)
+        found = multiplying.kernels.recur(mixer.taken(x), memory, mixer.spec, plans.step)
     return multiplying.total(sites[1], mixer.output, found)
 
 
@@ -390,7 +390,7 @@ def _attend(
     value, gate = parts.get("v", key), parts.get("gate")
     if key is not None:
         query, key = multiplying.normed(attention, query, key)
-    rows, (kv_heads, key_dim, value_dim, _) = len(h), attention.kv
+    rows, (kv_heads, key_dim, value_dim, *_) = len(h), attention.kv
     attended = multiplying.kernels.attend(
         query.view(rows, attention.num_heads, key_dim),
         None if key is None else key.view(rows, kv_heads, key_dim),

@@ -324,6 +324,8 @@ def _build(
     longest, limit, _ = described.positions
     if streaming is not None and described.divided.states is not None:
         raise ConfigError("window: this model has layers that keep a state of the whole text")
+    if streaming is not None and described.latent is not None and described.latent.index:
+        raise ConfigError("window: an index chooses what this model's tokens attend to")
     if streaming is not None:
         streaming.check(described.ropes, described.windows, limit)
     max_positions = checked_max_positions(max_model_len, longest, limit)

@@ -179,6 +179,16 @@ def deepseek_v3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return variants.latent(fields, deepseek(fields, plan))
 
 
+def deepseek_v32(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The same with an index, whose numbers that are turned together are half of these apart."""
+    return variants.indexed(fields, deepseek_v3(fields, plan), interleaved=False)
+
+
+def glm_dsa(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """The same; they are side by side."""
+    return variants.indexed(fields, deepseek_v3(fields, plan), interleaved=True)
+
+
 def kimi(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """The same, by other names."""
     _only(fields, moe_router_activation_func="sigmoid", use_grouped_topk=True)

@@ -272,6 +272,8 @@ TRAITS: Mapping[str, Traits] = {
     "DeepseekV2ForCausalLM": Traits(varied=mixtures.deepseek_v2),
     "DeepseekV3ForCausalLM": _DEEPSEEK,
     "Glm4MoeLiteForCausalLM": _DEEPSEEK,
+    "DeepseekV32ForCausalLM": replace(_DEEPSEEK, varied=mixtures.deepseek_v32),
+    "GlmMoeDsaForCausalLM": replace(_DEEPSEEK, varied=mixtures.glm_dsa),
     "Mistral4ForCausalLM": replace(_DEEPSEEK, rotary_share=1.0, varied=mixtures.mistral4),
     "PhimoeForCausalLM": Traits(
         mlp_bias=False, norm=_LAYER_NORM, theta=1_000_000.0, varied=mixtures.phimoe

@@ -74,7 +74,7 @@ def _by_heads(attention: FusedAttention, shape: KVShape) -> bool:
 def _divide_attention(attention: FusedAttention, shape: KVShape, division: RankDivision) -> range:
     """The rank's query heads."""
     shard, linears, name = division
-    kv_heads, key_dim, value_dim, _ = shape
+    kv_heads, key_dim, value_dim, *_ = shape
     queries = sum(attention.qkv.sizes) - kv_heads * (key_dim + value_dim)
     heads = queries // key_dim
     shard.check(heads, "heads", name)

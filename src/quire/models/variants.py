@@ -9,10 +9,16 @@ from dataclasses import replace
 import torch
 
 from quire.core.errors import ModelError
-from quire.models.blueprint import Blueprint, LatentPlan, StreamPlan
+from quire.models.blueprint import Blueprint, IndexPlan, LatentPlan, StreamPlan
 from quire.models.config import ConfigFields
 from quire.models.rope import RopeConfig
-from quire.models.shape import latent_of, layer_sizes_of, layers_that_turn, stream_sizes_of
+from quire.models.shape import (
+    index_of,
+    latent_of,
+    layer_sizes_of,
+    layers_that_turn,
+    stream_sizes_of,
+)
 
 _DEVIATIONS = "activation_sparsity_scale"
 _MOST_WEIGHT = 1e3  # of a logarithm; published models have 1 at most
@@ -250,6 +256,14 @@ def latent(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 def latent_in_halves(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """The same; numbers that are turned together are half of these apart, if any are turned."""
     return _latent(fields, plan, interleaved=False)
+
+
+def indexed(fields: ConfigFields, plan: Blueprint, interleaved: bool) -> Blueprint:
+    """A plan with latents, of which an index chooses. interleaved: where no field says so."""
+    assert plan.latent is not None, "an index is beside latents"
+    interleaved = fields.get("indexer_rope_interleave", bool, interleaved)
+    index = IndexPlan(index_of(fields, len(plan.windows)), interleaved)
+    return replace(plan, latent=replace(plan.latent, index=index))
 
 
 def minicpm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:

@@ -133,6 +133,11 @@ class Weights:
         """Like ``take``, for tensors to compute others from; ``dtype`` None is the model's."""
         return self._floats(name, self._read(name, shape, part), dtype)
 
+    def read_exact(self, name: str, *shape: int) -> Tensor:
+        """Like ``read``, but what is stored in float32 stays so, whatever the model's dtype."""
+        found = self._read(name, shape, WHOLE)
+        return self._floats(name, found, torch.float32 if found.dtype == torch.float32 else None)
+
     def stored(self, name: str) -> str:
         """The dtype of a tensor, as its file calls it."""
         return str(self._slice(name).get_dtype())

@@ -33,7 +33,17 @@ def texts(outputs: list[RequestOutput]) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
-@pytest.fixture(params=[*FAMILIES, "gemma3", "gemma3n", "gemma4", "cohere2", "llama4"])
+@pytest.fixture(
+    params=[
+        *FAMILIES,
+        "gemma3",
+        "gemma3n",
+        "gemma4",
+        "cohere2",
+        "llama4",
+        "glm_moe_dsa",
+    ]
+)
 def family(request: pytest.FixtureRequest) -> Any:
     return request.param
 

@@ -11,11 +11,11 @@ import torch
 from quire.models.loader import load_model
 from support.hf_reference import hf_logits, hf_model, random_prompts
 from support.paged_harness import PagedHarness
-from support.small_models import GEMMAS, LATENTS
+from support.small_models import GEMMAS, INDEXED, LATENTS
 
 ModelDir = Callable[[str], Path]
 
-with_families = pytest.mark.parametrize("family", [*LATENTS, *GEMMAS])
+with_families = pytest.mark.parametrize("family", [*LATENTS, *INDEXED, *GEMMAS])
 
 
 @with_families

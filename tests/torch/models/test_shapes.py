@@ -27,7 +27,7 @@ SIMULATED = {
     "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2", "bamba",
     "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "mamba2", "nemotron_h",
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "afmoe", "exaone_moe", "gemma4_unified_text",
-    "granite_swa", "hy_v3", "jais2", "lfm3", "mellum",
+    "granite_swa", "hy_v3", "jais2", "lfm3", "mellum", "deepseek_v32", "glm_moe_dsa",
 }  # fmt: skip
 
 

@@ -379,6 +379,30 @@ def test_numbers_that_choose_experts_keep_their_digits(
     assert found and all(any(torch.equal(one, bias) for bias in biases) for one in found)
 
 
+@pytest.mark.parametrize("family", ["hy_v3", "exaone_moe", "deepseek_v3"])
+def test_routers_in_float32_tell_near_ties_apart(
+    family: str, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """Rows of routers differ by less than bfloat16 has digits for; transformers keeps them too."""
+
+    def near(name: str, tensor: Tensor) -> Tensors:
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
+            return {name: tensor * 0}
+        if not name.endswith(("mlp.gate.weight", "router.gate.weight")):
+            return {name: tensor}
+        shares = torch.rand((len(tensor), 1), generator=torch.Generator().manual_seed(1))
+        return {name: tensor[:1] + 2e-4 * tensor[:1].abs().mean() * (shares - 0.5)}
+
+    directory = rewritten(model_dir(family), tmp_path / "near", near)
+    texts = random_prompts(40)
+    found, expected = (
+        PagedHarness(load_model(directory, dtype=dtype)).prefill(texts, 64)[0]
+        for dtype in ("bfloat16", "float32")
+    )
+    errors = (found - expected).square().mean(1).sqrt() / expected.std()
+    assert errors.median() < 0.1
+
+
 def test_weights_of_experts_are_scores_without_what_their_choice_adds(
     model_dir: ModelDir, tmp_path: Path
 ) -> None:

@@ -42,10 +42,20 @@ def write(directory: Path, **changes: Any) -> Path:
      ("mixtral-8x22b", 140.62), ("qwen3-235b-a22b", 235.1), ("gpt-oss-120b", 116.83),
      ("kimi-k2", 1026.4), ("deepseek-v2-lite", 15.71), ("glm-4.5-air", 106.85),
      ("kimi-k2-thinking", 1026.4), ("minimax-m2", 228.7), ("gemma-4-26b-a4b", 25.2),
-     ("glm-4.7-flash", 29.94), ("qwen3.6-27b", 26.9), ("qwen3.6-35b-a3b", 34.66)],
+     ("glm-4.7-flash", 29.94), ("qwen3.6-27b", 26.9), ("qwen3.6-35b-a3b", 34.66),
+     ("deepseek-v3.2", 671.88), ("glm-5", 743.9)],
 )  # fmt: skip
 def test_parameters_are_those_that_were_published(name: str, billions: float) -> None:
     assert MODELS[name].num_params == pytest.approx(billions * 1e9, rel=2e-3)
+
+
+def test_an_index_keeps_a_key_beside_each_latent() -> None:
+    """Of 512 + 64 and of 128 numbers; in 8 bits both have a scale, and beside 4 the key has 8."""
+    for name, layers in (("deepseek-v3.2", 61), ("glm-5", 78)):
+        model = MODELS[name]
+        assert model.kv_bytes_per_token == layers * (576 + 128) * 2
+        assert replace(model, kv_dtype="int8").kv_bytes_per_token == layers * (580 + 132)
+        assert replace(model, kv_dtype="int4").kv_bytes_per_token == layers * (292 + 132)
 
 
 def test_kv_bytes_of_a_token() -> None:

@@ -81,6 +81,7 @@ from quire.execution.ranks import SharedSource
 from quire.kernels.dispatch import release_threads
 from quire.kernels.heap import keep_what_steps_take
 from quire.kernels.instructions import choose_instructions
+from quire.kernels.layer_memory import KVShape
 from quire.kernels.threads import usable_cores
 from quire.models.base import Model
 from quire.models.checkpoint_files import find_files
@@ -94,6 +95,10 @@ DEMO_NAME = "quire-demo"
 _NO_SOFT_CUTS_OF_STATES = (
     "this model's layers keep a state of all the history, which cannot count for less: "
     "soft_cut is for models whose layers all have attention; use hard_cut or recompute"
+)
+_NO_SOFT_CUTS_OF_INDEXES = (
+    "an index chooses the tokens that this model's tokens attend to, whatever they count: use "
+    "hard_cut or recompute"
 )
 _NO_SOFT_CUTS_ON_GPU = "soft cuts are computed on CPUs only: choose device cpu, or cut hard"
 
@@ -316,6 +321,8 @@ def _session_rules(config: EngineConfig, loaded: _Loaded, runtime: DeviceRuntime
     limits = loaded.limits
     if limits.states is not None:
         why_no_soft_cuts = _NO_SOFT_CUTS_OF_STATES
+    if any(isinstance(shape, KVShape) and shape.index_dim for shape in loaded.model.kv_shapes):
+        why_no_soft_cuts = _NO_SOFT_CUTS_OF_INDEXES
     longest, window = limits.max_model_len, limits.kv_groups[0].window
     size = window.sinks + window.tokens if longest is None and window else longest
     return SessionRules(

@@ -20,6 +20,7 @@ STATES, INNER = 5, 3
 
 _GIVEN = 3  # of what layers are given beside: looked up, projected, and their sum
 _STREAMS = 6  # of what goes through layers as several: as it is, twice in float32, and made anew
+_PLACE = 4  # numbers of 16 bits, in which a place is told
 _LOGIT_BYTES = 16  # a logit, edited, and sorted with its place
 
 
@@ -56,6 +57,9 @@ def numbers_per_token(shape: ModelShape, machines: int = 1, widest: int = 0) -> 
         beside = _GIVEN * shape.num_layers * sizes.given
         if sizes.streams > 1:
             beside += _STREAMS * sizes.streams * shape.hidden_size
+    if shape.index is not None:  # queries of its own, and the places that they choose
+        beside += shape.index.heads * shape.index.width
+        beside += _PLACE * min(shape.index.most, shape.max_positions)
     divided = INNER * inner + 2 * queries + max(widest, keys_and_values)
     return STATES * shape.hidden_size + beside + divided / machines
 

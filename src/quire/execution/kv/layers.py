@@ -27,11 +27,15 @@ def is_spread(dtype: torch.dtype) -> bool:
     return dtype in (torch.int8, FOUR_BITS)
 
 
+def index_type(dtype: torch.dtype) -> torch.dtype:
+    """The type of keys by which tokens are chosen, in a cache of that type."""
+    return torch.int8 if dtype == FOUR_BITS else dtype
+
+
 def bytes_per_token(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> int:
     """KV bytes of one token over all layers."""
     return sum(
-        shape.num_kv_heads * sum(_row_bytes(numbers, dtype) for numbers in shape.kept)
-        + scale_bytes(shape, dtype)
+        shape.num_kv_heads * sum(rows_of(shape, dtype)) + scale_bytes(shape, dtype)
         for shape in shapes
         if isinstance(shape, KVShape)
     )
@@ -51,13 +55,16 @@ def _row_bytes(numbers: int, dtype: torch.dtype) -> int:
 def rows_of(shape: KVShape | StateShape, dtype: torch.dtype) -> tuple[int, ...]:
     """Bytes of a head's key, and of its value if that is kept, without scales; none of states."""
     kept = shape.kept if isinstance(shape, KVShape) else ()
-    return tuple(_row_bytes(numbers, dtype) for numbers in kept)
+    rows = tuple(_row_bytes(numbers, dtype) for numbers in kept)
+    if isinstance(shape, KVShape) and shape.index_dim:  # never of fewer than 8 bits
+        return rows[0], shape.index_dim * index_type(dtype).itemsize
+    return rows
 
 
 def check_heads(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> None:
     """ConfigError if there is no cache of this type for heads of these sizes."""
     kept = [shape for shape in shapes if isinstance(shape, KVShape)]
-    for size in (size for shape in kept for size in shape.kept):
+    for size in (size for shape in kept for size in shape.kept[: 1 if shape.index_dim else 2]):
         if dtype == FOUR_BITS and size % CODES_TOGETHER:
             raise ConfigError(
                 f'kv_cache_dtype "int4" needs heads of a multiple of {CODES_TOGETHER} numbers; '
@@ -96,17 +103,23 @@ def layers_of(
 def _values(
     shape: KVShape, block_size: int, dtype: torch.dtype, kv_group: int, memory: _OwnMemory
 ) -> LayerKV:
-    tile, kept = (shape.num_kv_heads, block_size), torch.uint8 if dtype == FOUR_BITS else dtype
+    tile = shape.num_kv_heads, block_size
+    kept = [torch.uint8 if dtype == FOUR_BITS else dtype] * 2
+    if shape.index_dim:
+        kept[1] = index_type(dtype)
     numbers: list[Tensor] = []
     scales: list[Tensor | None] = []
     for plane, row in enumerate(rows_of(shape, dtype)):
         scales.append(memory.scales(plane, tile, row) if is_scaled(dtype) else None)
-        numbers.append(memory.numbers(plane, kept, (*tile, row // kept.itemsize)))
-    if shape.latent:
-        (keys,), (own,) = numbers, scales
-        return LayerKV(keys, keys[..., :0], kv_group, own, latent=shape.value_dim)
-    (keys, values), (own, others) = numbers, scales
-    return LayerKV(keys, values, kv_group, own, others)
+        numbers.append(memory.numbers(plane, kept[plane], (*tile, row // kept[plane].itemsize)))
+    if not shape.latent:
+        (keys, values), (own, others) = numbers, scales
+        return LayerKV(keys, values, kv_group, own, others)
+    keys, own = numbers[0], scales[0]
+    made = LayerKV(keys, keys[..., :0], kv_group, own, None, shape.value_dim, shape.in_rows)
+    if not shape.index_dim:
+        return made
+    return made._replace(index_keys=numbers[1], index_scales=scales[1])
 
 
 def _forms(shape: StateShape, kv_group: KVGroup) -> list[tuple[int, ...]]:

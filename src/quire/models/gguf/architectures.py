@@ -3,66 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-EXPERTS = "expert_count"
-
-_RMS = ("attention.layer_norm_rms_epsilon", "rms_norm_eps")
-_LAYER_NORM = ("attention.layer_norm_epsilon", "layer_norm_eps")
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """``general.architecture``, and what transformers calls it.
-
-    Names of metadata are those after the architecture's.
-    """
-
-    name: str
-    model_type: str
-    class_name: str
-    # The field that is above zero in its files, where others have the same name without it.
-    told_by: str | None = None
-    # Rows of queries and keys are in the order in which neighbours are rotated with each other.
-    interleaved: bool = False
-    norms_with_one: bool = False  # norms are stored with the 1 that the family adds to them
-    # Tensors of a layer that its family calls otherwise than Llama's; {} is an expert's number.
-    names: Mapping[str, str] = field(default_factory=dict)
-    eps: tuple[str, str] = _RMS  # in metadata and in config.json
-    # Of config.json, by names in metadata: what its files have beside what all have.
-    fields: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # what its files do not say
-    # Queries are scaled by the width of a head, but in the model with this many layers by that of
-    # the decoder's share for one.
-    scaled_by_share: int | None = None
-    local_theta: float | None = None  # layers with a window have a rotation of their own
-    alike_theta: bool = False  # as above, of the same base, and never stretched
-    states: str | None = None  # what layers that keep a state are called; None: none does
-    alone: bool = False  # a layer is one part: an MLP is a layer of its own
-    latent: bool = False  # keys and values are made of one vector
-    sigmoid: bool = False  # that is what scores of experts are, and not a softmax
-    whole_yarn: bool = True  # dimensions between which YaRN blends are whole
-    # The weight of YaRN's logarithm, ``mscale_all_dim``, for 1 in its files.
-    yarn_weight: float | None = None
-    growth: float | None = None  # of queries, with their positions, where its files do not say
-    # What positions past the original ones are multiplied by, whatever its files say.
-    longrope_factor: float | None = None
-    # A count in metadata that tells what its files do not say, at which value, and what.
-    told_by_count: tuple[str, int, Mapping[str, Any]] | None = None
-    # Truths of config.json that tensors of layers tell, beside those of all families.
-    told_by_tensors: Mapping[str, str] = field(default_factory=dict)
-    # Lists of metadata, by their whole names: a number of each layer, which is a tensor elsewhere.
-    numbers: Mapping[str, str] = field(default_factory=dict)
-    aside: tuple[str, ...] = ()  # what its files say to nobody
-    by_layer: bool = False  # sizes differ from layer to layer
-    streams: bool = False  # so may those of MLPs, and layers see one of several streams
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether its MLPs are mixtures."""
-        return self.told_by is not None and self.told_by.startswith("expert_")
-
+from quire.models.gguf.architecture import EXPERTS, LAYER_NORM, RMS, Architecture
 
 _AROUND = {
     "post_attention_norm": "post_attention_layernorm",
@@ -103,6 +46,11 @@ _SHARED = {
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
 _SHARED_ONE = {"expert_shared_feed_forward_length": "shared_intermediate_size"}
+_SHARED_MLP = {
+    "ffn_gate_shexp": "mlp.shared_mlp.gate_proj",
+    "ffn_up_shexp": "mlp.shared_mlp.up_proj",
+    "ffn_down_shexp": "mlp.shared_mlp.down_proj",
+}
 _CHOSEN_BY_BIAS = {**_SHARED, "exp_probs_b": "mlp.gate.e_score_correction"}
 _DEEPSEEK_EXPERTS = {
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -267,7 +215,7 @@ _BACKBONE = {
 }
 _NEMOTRON_H: Mapping[str, Any] = {
     "names": _BACKBONE, "states": "mamba", "alone": True,
-    "eps": (_LAYER_NORM[0], "layer_norm_epsilon"),
+    "eps": (LAYER_NORM[0], "layer_norm_epsilon"),
     "told_by_tensors": {"ssm_conv1d.bias": "use_conv_bias"},
 }  # fmt: skip
 _LFM2 = {
@@ -363,12 +311,12 @@ ARCHITECTURES = (
         fixed={"linear_heads_tiled": True}, states="linear_attention",
     ),
     Architecture(
-        "lfm2", "lfm2", "Lfm2ForCausalLM", names=_LFM2, eps=(_RMS[0], "norm_eps"),
+        "lfm2", "lfm2", "Lfm2ForCausalLM", names=_LFM2, eps=(RMS[0], "norm_eps"),
         fields={"shortconv.l_cache": "conv_L_cache"}, states="conv",
     ),
     Architecture(
         "lfm2moe", "lfm2_moe", "Lfm2MoeForCausalLM", EXPERTS, names=_LFM2_EXPERTS, sigmoid=True,
-        eps=(_RMS[0], "norm_eps"), states="conv",
+        eps=(RMS[0], "norm_eps"), states="conv",
         fields={
             "shortconv.l_cache": "conv_L_cache",
             "expert_feed_forward_length": "moe_intermediate_size",
@@ -410,7 +358,7 @@ ARCHITECTURES = (
     ),
     Architecture(
         "mamba2", "mamba2", "Mamba2ForCausalLM", names=_BACKBONE, alone=True, states="mamba",
-        fields=_STATE_SPACE, eps=(_RMS[0], "layer_norm_epsilon"),
+        fields=_STATE_SPACE, eps=(RMS[0], "layer_norm_epsilon"),
         told_by_tensors={"ssm_conv1d.bias": "use_conv_bias"},
     ),
     Architecture(
@@ -498,21 +446,21 @@ ARCHITECTURES = (
     ),
     Architecture("smollm3", "smollm3", "SmolLM3ForCausalLM", interleaved=True),
     Architecture(
-        "starcoder2", "starcoder2", "Starcoder2ForCausalLM", eps=(_LAYER_NORM[0], "norm_epsilon"),
+        "starcoder2", "starcoder2", "Starcoder2ForCausalLM", eps=(LAYER_NORM[0], "norm_epsilon"),
         names={"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
     ),
     Architecture(
-        "stablelm", "stablelm", "StableLmForCausalLM", eps=_LAYER_NORM,
+        "stablelm", "stablelm", "StableLmForCausalLM", eps=LAYER_NORM,
         fields={"use_parallel_residual": "use_parallel_residual"},
     ),
-    Architecture("command-r", "cohere", "CohereForCausalLM", eps=_LAYER_NORM, fields=_LOGITS),
+    Architecture("command-r", "cohere", "CohereForCausalLM", eps=LAYER_NORM, fields=_LOGITS),
     Architecture(
-        "cohere2", "cohere2", "Cohere2ForCausalLM", eps=_LAYER_NORM, fields={**_LOGITS, **_WINDOW},
+        "cohere2", "cohere2", "Cohere2ForCausalLM", eps=LAYER_NORM, fields={**_LOGITS, **_WINDOW},
     ),
     Architecture("arcee", "arcee", "ArceeForCausalLM", interleaved=True),
     Architecture(
         "nemotron", "nemotron", "NemotronForCausalLM", norms_with_one=True,
-        eps=(_LAYER_NORM[0], "norm_eps"),
+        eps=(LAYER_NORM[0], "norm_eps"),
     ),
     Architecture(
         "seed_oss", "seed_oss", "SeedOssForCausalLM",
@@ -531,10 +479,7 @@ ARCHITECTURES = (
     Architecture(
         "hunyuan-moe", "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", EXPERTS,
         names={
-            **_HUNYUAN, "ffn_gate_inp": "mlp.gate.wg",
-            "ffn_gate_shexp": "mlp.shared_mlp.gate_proj",
-            "ffn_up_shexp": "mlp.shared_mlp.up_proj",
-            "ffn_down_shexp": "mlp.shared_mlp.down_proj",
+            **_HUNYUAN, **_SHARED_MLP, "ffn_gate_inp": "mlp.gate.wg",
         },
         fields={
             "expert_feed_forward_length": "moe_intermediate_size",
@@ -585,5 +530,57 @@ ARCHITECTURES = (
         "minimax-m2", "minimax_m2", "MiniMaxM2ForCausalLM", EXPERTS,
         names={**_MIXTRAL, "exp_probs_b": "mlp.e_score_correction"},
         fields={"expert_feed_forward_length": "moe_intermediate_size"}, sigmoid=True,
+    ),
+    Architecture(
+        "afmoe", "afmoe", "AfmoeForCausalLM", EXPERTS, sigmoid=True,
+        names={
+            **_SHARED,
+            "attn_gate": "self_attn.gate_proj",
+            "post_attention_norm": "post_attention_layernorm",
+            "ffn_norm": "pre_mlp_layernorm",
+            "post_ffw_norm": "post_mlp_layernorm",
+            "ffn_gate_inp": "mlp.router.gate",
+            "exp_probs_b": "mlp.expert_bias",
+        },
+        fields={
+            **_WINDOW,
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_count": "num_shared_experts",
+            "leading_dense_block_count": "num_dense_layers",
+            "expert_weights_norm": "route_norm",
+            "expert_weights_scale": "route_scale",
+        },
+        fixed={"mup_enabled": True, "global_attn_every_n_layers": 4},  # its files say nothing of it
+    ),
+    Architecture(
+        "exaone-moe", "exaone_moe", "ExaoneMoeForCausalLM", EXPERTS, sigmoid=True,
+        names={**_SHARED, "exp_probs_b": "mlp.e_score_correction"},
+        fields={**_DEEPSEEK_EXPERTS, **_WINDOW, "expert_shared_count": "num_shared_experts"},
+        aside=("expert_shared_feed_forward_length",),
+    ),
+    Architecture(
+        "hy_v3", "hy_v3", "HYV3ForCausalLM", EXPERTS, sigmoid=True,
+        names={
+            **_SHARED_MLP,
+            "ffn_gate_inp": "mlp.router.gate",
+            "exp_probs_b": "mlp.expert_bias",
+        },
+        fields={
+            **_SHARED_ONE,
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "leading_dense_block_count": "first_k_dense_replace",
+            "expert_weights_scale": "router_scaling_factor",
+            "nextn_predict_layers": "num_nextn_predict_layers",
+        },
+    ),
+    Architecture(
+        "mellum", "mellum", "MellumForCausalLM", EXPERTS, alike_theta=True,
+        fixed={"norm_topk_prob": True},
+        fields={**_WINDOW, "expert_feed_forward_length": "moe_intermediate_size"},
+    ),
+    Architecture("jais2", "jais2", "Jais2ForCausalLM", eps=LAYER_NORM),
+    Architecture(
+        "granite_swa", "granite_swa", "GraniteSWAForCausalLM", interleaved=True,
+        names={"attn_sinks": "self_attn.sinks"}, fields={**_GRANITE, **_WINDOW},
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from reprlib import repr as short
 from typing import Any
 
 from quire.core.errors import ModelError
-from quire.models.gguf.architectures import Architecture
+from quire.models.gguf.architecture import Architecture
 from quire.models.gguf.header import GGUFFile, is_list
 
 _ROTATED, _ROTATED_NEAR = "rope.dimension_count", "rope.dimension_count_swa"

@@ -9,7 +9,8 @@ from reprlib import repr as short
 from typing import Any
 
 from quire.core.errors import ModelError
-from quire.models.gguf.architectures import ARCHITECTURES, EXPERTS, Architecture
+from quire.models.gguf.architecture import EXPERTS, Architecture
+from quire.models.gguf.architectures import ARCHITECTURES
 from quire.models.gguf.by_layer import CHECKED, DEVIATIONS, sizes_by_layer, sizes_of_streams
 from quire.models.gguf.ends import end_tokens
 from quire.models.gguf.header import GGUFFile, is_list

@@ -7,7 +7,7 @@ from reprlib import repr as short
 from typing import Any
 
 from quire.core.errors import ModelError
-from quire.models.gguf.architectures import Architecture
+from quire.models.gguf.architecture import Architecture
 from quire.models.gguf.header import GGUFFile, is_list
 
 # Of states: the width of all heads together, their number, and the width of one.

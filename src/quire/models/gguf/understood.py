@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from reprlib import repr as short
 
 from quire.core.errors import ModelError
-from quire.models.gguf.architectures import Architecture
+from quire.models.gguf.architecture import Architecture
 from quire.models.gguf.header import GGUFFile
 
 _SHOWN = 4  # fields that a refusal names
@@ -63,6 +63,8 @@ _OF_ARCHITECTURES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "qwen3moe": _NORMALISED,
     "qwen3next": _NORMALISED,
     "lfm2moe": _NORMALISED,
+    "mellum": _NORMALISED,
+    "hy_v3": {"expert_weights_norm": (True,)},
     # Of other kinds llama.cpp computes neither chunks nor layers that know no positions.
     "llama4": {"attention.sliding_window": (8192,)},
     "gpt-oss": {"expert_gating_func": (0, 1, 3)},  # softmax of those that were chosen

@@ -13,7 +13,7 @@ from torch import Tensor
 from quire.core.errors import ModelError
 from quire.models.file_bytes import FileBytes
 from quire.models.gguf import GGUFFile, TensorInfo, open_gguf, parts_of
-from quire.models.gguf.architectures import EXPERTS, Architecture
+from quire.models.gguf.architecture import EXPERTS, Architecture
 from quire.models.gguf.by_layer import numbers_of_layers
 from quire.models.gguf.config import architecture_of, is_of_guesses
 from quire.models.gguf.types import TYPES

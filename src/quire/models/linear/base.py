@@ -47,7 +47,7 @@ class PlainLinear:
         return F.linear(x, self.weight, self.bias)
 
     def floats(self, x: Tensor) -> Tensor:
-        return self(x).float()
+        return self(x.to(torch.promote_types(x.dtype, self.weight.dtype))).float()
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         return torch.embedding(self.weight, outputs).to(dtype)

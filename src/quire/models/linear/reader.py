@@ -217,8 +217,10 @@ class LinearReader:
         return outputs != inputs and self._weights.shape(stack.name) == (many, inputs, outputs)
 
     def exact(self, parts: Mapping[str, int], inputs: int, bias: bool = False) -> Linear:
-        """Projections of these names and numbers of outputs, side by side and never rounded."""
-        read = self._weights.read
+        """Projections of these names and numbers of outputs, side by side and never rounded, not
+        to the model's dtype either: what chooses hangs on the last digits.
+        """
+        read = self._weights.read_exact
         tensors = [read(f"{name}.weight", size, inputs) for name, size in parts.items()]
         biases = [read(f"{name}.bias", size) for name, size in parts.items()] if bias else []
         return self._keep(self._packed(torch.cat(tensors), torch.cat(biases) if bias else None))

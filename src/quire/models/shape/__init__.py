@@ -11,7 +11,7 @@ from quire.models.shape.config_file import config_files
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FAMILIES, FamilyFacts, find_family
 from quire.models.shape.fields import WIDEST, ConfigFields, read_fields
-from quire.models.shape.latent import LatentShape, latent_of
+from quire.models.shape.latent import IndexShape, LatentShape, index_of, latent_of
 from quire.models.shape.model_shape import (
     BYTES,
     MOST_BITS,
@@ -48,6 +48,7 @@ __all__ = [
     "ConfigFields",
     "ExpertShape",
     "FamilyFacts",
+    "IndexShape",
     "LatentShape",
     "LayerSizes",
     "ModelShape",
@@ -61,6 +62,7 @@ __all__ = [
     "config_files",
     "experts_of",
     "find_family",
+    "index_of",
     "latent_of",
     "layer_sizes_of",
     "layers_that_turn",

@@ -44,6 +44,7 @@ class FamilyFacts:
     alone: bool = False  # each layer is one part: an MLP is a layer of its own
     gated_attention: bool = False  # what attention gives is gated, by as many numbers
     latent: bool = False  # keys and values are made of one vector
+    index: bool = False  # beside which a key is kept by which tokens are chosen
     by_layer: bool = False  # sizes differ from layer to layer, and layers share (``LayerSizes``)
     streams: bool = False  # so they do, and layers see one of several streams
     planned_only: bool = False  # Quire has no code of its own for it
@@ -203,6 +204,8 @@ FAMILIES = (
         "glm4_moe_lite", "Glm4MoeLiteForCausalLM", defaults=(("first_k_dense_replace", 1),),
         **_LATENT,
     ),
+    FamilyFacts("deepseek_v32", "DeepseekV32ForCausalLM", index=True, **_LATENT),
+    FamilyFacts("glm_moe_dsa", "GlmMoeDsaForCausalLM", index=True, **_LATENT),
     FamilyFacts(
         "minicpm3", "MiniCPM3ForCausalLM", tied=True, latent=True, stretches=True,
         own_fields=("scale_emb", "scale_depth", "dim_model_base"),

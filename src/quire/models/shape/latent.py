@@ -52,6 +52,65 @@ class LatentShape:
         return self.kv_rank * heads * (self.nope + self.value)
 
 
+@dataclass(frozen=True)
+class IndexShape:
+    """An index, by which a token chooses those that it attends to: a key beside each latent."""
+
+    heads: int
+    width: int  # of a key, and of a head's query
+    most: int  # tokens that one attends to
+    layers: tuple[bool, ...]  # which have one; the others attend to what the last one has chosen
+
+    def params(self, hidden: int, query_rank: int) -> int:
+        """Parameters of one."""
+        norm = 2 * self.width
+        return self.heads * (self.width * query_rank + hidden) + self.width * hidden + norm
+
+    @property
+    def flops_per_pair(self) -> int:
+        """Operations for the score of a token for another."""
+        return 2 * self.heads * (self.width + 1)
+
+
+_SCHEDULE = {"F": "full", "S": "shared"}
+
+
+def index_of(fields: ConfigFields, num_layers: int) -> IndexShape:
+    """The index of a model that has one. ModelError: a size of it is wrong, or missing."""
+    shape = IndexShape(
+        heads=fields.positive("index_n_heads"),
+        width=fields.positive("index_head_dim"),
+        most=fields.positive("index_topk"),
+        layers=_with_index(fields, num_layers),
+    )
+    if shape.heads * shape.width > WIDEST:
+        raise fields.wrong("index_n_heads", f"of at most {WIDEST:,} numbers in all heads")
+    if shape.width < fields.positive("qk_rope_head_dim"):
+        raise fields.wrong("index_head_dim", "at least qk_rope_head_dim, which positions turn")
+    if "q_lora_rank" not in fields:
+        raise fields.wrong("q_lora_rank", "given where there is an index")
+    return shape
+
+
+def _with_index(fields: ConfigFields, num_layers: int) -> tuple[bool, ...]:
+    kinds = fields.get("indexer_types", list, [])
+    name = "indexer_types" if kinds else "index_topk_pattern"
+    if not kinds and name in fields:
+        pattern = fields.values[name]
+        if not isinstance(pattern, str | list):
+            raise fields.wrong(name, "letters or a list")
+        kinds = [_SCHEDULE.get(str(one), one) for one in pattern]
+    if not kinds:
+        every = max(1, fields.get("index_topk_freq", int, 1))
+        first = fields.get("index_skip_topk_offset", int, 2)
+        return tuple(max(0, layer - first + 1) % every == 0 for layer in range(num_layers))
+    if len(kinds) != num_layers or not {"full", "shared"}.issuperset(map(str, kinds)):
+        raise fields.wrong(name, f"full or shared for each of {num_layers} layers")
+    if kinds[0] == "shared":
+        raise fields.wrong(name, "full in the first layer")
+    return tuple(kind == "full" for kind in kinds)
+
+
 def latent_of(fields: ConfigFields) -> LatentShape:
     """The latents of a model that has some. ModelError: a width is wrong, or missing."""
     heads = fields.get("num_attention_heads", int, 0)

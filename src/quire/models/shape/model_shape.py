@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from quire.core.errors import ConfigError
 from quire.models.shape.by_layer import LayerSizes
 from quire.models.shape.experts import ExpertShape
-from quire.models.shape.latent import LatentShape
+from quire.models.shape.latent import IndexShape, LatentShape
 from quire.models.shape.recurrence import RecurrenceShape
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
@@ -179,6 +179,7 @@ class ModelShape:
     stored_bytes: int | None = None  # of weights, as files have them; None: as ``form`` says
     quire_bytes: int | None = None  # the same, as Quire keeps them
     latent: LatentShape | None = None  # of keys and values; None: each head has its own
+    index: IndexShape | None = None  # beside latents; None: a token attends to all that it sees
     by_layer: LayerSizes | None = None  # what differs from layer to layer
     form: WeightForm | None = None  # of weights, as stored; None: as ``dtype`` says
     quire_form: WeightForm | None = None  # as Quire keeps them, where it reads such a form
@@ -195,6 +196,7 @@ class ModelShape:
         parts: dict[str, type[Any]] = {
             "experts": ExpertShape,
             "latent": LatentShape,
+            "index": IndexShape,
             "by_layer": LayerSizes,
             "form": WeightForm,
             "quire_form": WeightForm,
@@ -250,17 +252,34 @@ class ModelShape:
         states = self.state_bytes or (0,) * self.num_layers
         width = self.latent.width if self.latent is not None else self.head_size
         own = self._kv_bytes(self._kept_heads, width)
+        if self.index is not None:
+            return tuple(own + has * self._index_bytes for has in self.index.layers)
         return tuple(0 if state else own for state in states)
+
+    @property
+    def _index_bytes(self) -> int:
+        """Of a token's key in an index."""
+        return self._index_row + self._has_scales * _SCALE_BYTES
+
+    @property
+    def _index_row(self) -> int:
+        """The same without its scale; it has 8 bits at least."""
+        return 0 if self.index is None else int(self.index.width * max(1, self._number_bytes))
+
+    @property
+    def _has_scales(self) -> bool:
+        return self.kv_dtype is not None and self._number_bytes <= 1
 
     @property
     def _scale_bytes(self) -> tuple[int, ...]:
         """What of keys and values of a token is scales, by layer of those that keep something."""
-        has_scales = self.kv_dtype is not None and self._number_bytes <= 1
         if self.by_layer is not None:
             heads = [2 * count for count in compress(self.by_layer.kv_heads, self.by_layer.keeping)]
         else:
             heads = [self._kept_heads if own else 0 for own in self._token_bytes]
-        return tuple(count * _SCALE_BYTES if has_scales else 0 for count in heads)
+        if self.index is not None:
+            heads = [1 + has for has in self.index.layers]
+        return tuple(count * _SCALE_BYTES if self._has_scales else 0 for count in heads)
 
     @property
     def _rows(self) -> tuple[tuple[int, ...], ...]:
@@ -270,6 +289,9 @@ class ModelShape:
             return tuple((self._row_bytes(width),) * 2 for width in sizes)
         if self.latent is not None:
             own: tuple[int, ...] = (self._row_bytes(self.latent.width),)
+            if self.index is not None:
+                both = *own, self._index_row
+                return tuple(both if has else own for has in self.index.layers)
         else:
             own = (self._row_bytes(self.head_size),) * 2
         return tuple(own if size else () for size in self._token_bytes)
@@ -279,8 +301,7 @@ class ModelShape:
 
     def _kv_bytes(self, kv_heads: int, head_size: int) -> int:
         """Keys and values of a token, with their scales."""
-        has_scales = self.kv_dtype is not None and self._number_bytes <= 1
-        return kv_heads * (self._row_bytes(head_size) + has_scales * _SCALE_BYTES)
+        return kv_heads * (self._row_bytes(head_size) + self._has_scales * _SCALE_BYTES)
 
     @property
     def _number_bytes(self) -> float:
@@ -336,6 +357,14 @@ class ModelShape:
         return hidden * (queries + 2 * keys) + queries * hidden + biases + gates
 
     @property
+    def _index_params(self) -> int:
+        """Parameters of the indexes of all layers."""
+        if self.index is None or self.latent is None:
+            return 0
+        own = self.index.params(self.hidden_size, self.latent.query_rank or self.hidden_size)
+        return sum(self.index.layers) * own
+
+    @property
     def _attending(self) -> int:
         """Layers that attend."""
         if self.recurrence is None:
@@ -348,7 +377,7 @@ class ModelShape:
         sizes, hidden, heads = self.by_layer, self.hidden_size, self.num_heads
         if sizes is not None:
             return sum(sizes.attention_params(n, hidden, heads) for n in range(self.num_layers))
-        total = self._attending * self._attention_params
+        total = self._attending * self._attention_params + self._index_params
         if self.recurrence is not None:
             with_state = self.recurrence.count("state", "both")
             total += with_state * self.recurrence.params(self.hidden_size)

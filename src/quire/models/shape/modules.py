@@ -151,6 +151,10 @@ def _attention(shape: ModelShape, layer: int) -> Iterator[tuple[str, int, int]]:
     yield "kv_a_proj_with_mqa", hidden, latent.width
     yield "kv_b_proj", latent.kv_rank, heads * (latent.nope + latent.value)
     yield "o_proj", heads * latent.value, hidden
+    if shape.index is not None and shape.index.layers[layer]:
+        queries = shape.index.heads * shape.index.width
+        yield "indexer.wq_b", latent.query_rank or hidden, queries
+        yield "indexer.wk", hidden, shape.index.width
 
 
 def _beside(shape: ModelShape, sizes: LayerSizes, layer: int) -> Iterator[Module]:

@@ -19,7 +19,7 @@ from quire.models.shape.config_file import read_config_file
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FamilyFacts, find_family
 from quire.models.shape.fields import ConfigFields
-from quire.models.shape.latent import latent_of
+from quire.models.shape.latent import index_of, latent_of
 from quire.models.shape.model_shape import BYTES, ModelShape
 from quire.models.shape.modules import stored_forms
 from quire.models.shape.planned import stored_cache
@@ -29,6 +29,7 @@ from quire.models.shape.towers import decoder_of, is_with_images
 from quire.models.shape.understood import (
     GUESSING,
     OF_EXPERTS,
+    OF_INDEXES,
     OF_LATENTS,
     OF_STATES,
     UNDERSTOOD,
@@ -39,9 +40,10 @@ from quire.models.shape.understood import (
 from quire.models.shape.weighed import weighed_gguf, weighed_safetensors
 from quire.models.shape.windows import ATTENTION_KINDS, windows_in_force, windows_of
 
+_CHOSEN = "indexed_attention"  # of ``layer_types``
 _SHOWN = 4  # fields of one kind that a refusal names
 _MOST_LAYERS = 10_000  # each is looked at
-_UNDERSTOOD_SOMEWHERE = UNDERSTOOD | OF_EXPERTS | OF_LATENTS | OF_STATES
+_UNDERSTOOD_SOMEWHERE = UNDERSTOOD | OF_EXPERTS | OF_LATENTS | OF_INDEXES | OF_STATES
 """Fields that some family has: of a family that is not known, only others are worth naming."""
 
 
@@ -126,6 +128,7 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         position_limit=positions.limit,
         stable_positions=positions.stable,
         latent=latent_of(fields) if family.latent else None,
+        index=index_of(fields, num_layers) if family.index else None,
         by_layer=_by_layer(fields, family),
         planned_only=family.planned_only,
         notes=_notes(fields, family, bool(whole)),
@@ -173,6 +176,11 @@ def _notes(fields: ConfigFields, family: FamilyFacts, is_part: bool) -> tuple[st
         )
     if any(not is_neutral(name, fields.values) for name in GUESSING):
         notes.append("layers that guess further tokens are left out: only speculation loads them")
+    if family.index:
+        notes.append(
+            "attention is counted over all tokens that are seen, though an index chooses a part of "
+            "them: texts beyond index_topk are faster than this"
+        )
     if is_part:
         notes.append("texts only: what sees images is left out")
     return tuple(notes)
@@ -259,6 +267,8 @@ def _understood(family: FamilyFacts) -> frozenset[str]:
         understood |= OF_EXPERTS
     if family.recurrence is not None:
         understood |= OF_STATES
+    if family.index:
+        understood |= OF_INDEXES
     return understood | OF_LATENTS if family.latent else understood
 
 
@@ -287,6 +297,8 @@ def _unknown_window(fields: ConfigFields, family: FamilyFacts | None) -> str | N
         return None
     if family is not None and family.recurrence is not None:
         types = set()  # of which ``parts_of`` knows
+    if family is not None and family.index:
+        types -= {_CHOSEN}
     if others := types - ATTENTION_KINDS:
         return f"layer_types: {', '.join(sorted(others))}"
     window = fields.values.get("sliding_window")

@@ -86,6 +86,11 @@ _LATENT = """
     qk_head_dim embedding_initializer_range
 """
 
+_INDEX = """
+    index_topk index_n_heads index_head_dim index_topk_freq index_skip_topk_offset
+    index_topk_pattern indexer_types indexer_rope_interleave
+"""
+
 _STATES = """
     linear_num_value_heads linear_num_key_heads linear_key_head_dim linear_value_head_dim
     linear_conv_kernel_dim full_attention_interval attn_output_gate mamba_ssm_dtype mrope_section
@@ -118,6 +123,9 @@ OF_EXPERTS = frozenset(_EXPERTS.split())
 
 OF_LATENTS = frozenset(_LATENT.split())
 """And where attention is latent."""
+
+OF_INDEXES = frozenset(_INDEX.split())
+"""And where tokens are chosen by an index."""
 
 OF_STATES = frozenset(_STATES.split())
 """And where layers keep states."""

@@ -209,7 +209,7 @@ def test_a_token_reads_and_costs_the_experts_that_it_goes_through(
     "changes",
     [
         {"index_n_heads": 64, "index_topk": 2048},
-        {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"},
+        {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4"},
         {"moe_brand_new": 7},
     ],
     ids=str,
@@ -231,13 +231,14 @@ def test_deepseek_is_planned_and_what_is_more_is_refused(
 
 
 def test_of_a_family_that_is_not_known_what_no_family_has_is_named(tmp_path: Path) -> None:
-    """DeepSeek-V3.2: its experts and its latents are as others', its index is not."""
-    index = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048}
-    named = {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"}
+    """Its experts, its latents and its index are as others', its compression is not."""
+    fields = {"index_topk": 512, "compress_ratios": [0, 4], "indexer_brand_new": 1}
+    named = {"architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4"}
     with pytest.raises(ModelError) as raised:
-        read_shape(write(tmp_path, DEEPSEEK, **named, **index))
-    told = "latent attention (index_head_dim, index_n_heads, index_topk); the layers of model_type"
-    assert f"not simulated yet: {told} 'deepseek_v32'. A field" in str(raised.value)
+        read_shape(write(tmp_path, DEEPSEEK, **named, **fields))
+    told = str(raised.value)
+    assert "compress_ratios" in told and "indexer_brand_new" in told and "index_topk" not in told
+    assert "the layers of model_type 'deepseek_v4'. A field" in told
 
 
 @pytest.mark.parametrize(
