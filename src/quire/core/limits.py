@@ -100,11 +100,6 @@ class EngineLimits:
         last = self.kv_groups[-1] if self.kv_groups else None
         return last if last is not None and last.state is not None else None
 
-    @property
-    def windows(self) -> list[int | None]:
-        """Of each KV group, in tokens."""
-        return [kv_group.window and kv_group.window.tokens for kv_group in self.kv_groups]
-
     def block_bytes(self, kept: LayerBytes) -> list[int]:
         """Of a block in each KV group."""
         return [one.block_bytes(kept, self.block_size) for one in self.kv_groups]
