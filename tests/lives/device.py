@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from lives.drafter import Drafter
 from lives.script import Settings
-from lives.texts import Answer, Beam, Text, candidates, next_token, score, vector
+from lives.texts import VOCAB, Answer, Beam, Text, candidates, next_token, score, vector
 from quire.core.memory import BlockMove, BlockTable, MoveKind
 from quire.core.protocol import (
     IN_FLIGHT,
@@ -139,6 +140,7 @@ class Device:
         rng: random.Random,
         answer: Callable[[Request, int], Text],
         source: FakeSource | None,
+        drafter: Drafter | None = None,
     ) -> None:
         self.pools, self.roster = pools, Roster()
         self.texts: dict[int, Text] = {}  # by sequence
@@ -154,7 +156,8 @@ class Device:
         self.num_lost = 0
         self.complaint: Exception | None = None  # what was found wrong
         self._answer, self._source, self._rng = answer, source, rng
-        self._lost_moves = settings.lost_moves
+        self._lost_moves, self._right = settings.lost_moves, settings.right_drafts or 0.0
+        self._drafter = drafter
         self._queue: deque[Callable[[], None]] = deque()
         self._last_failed = False  # so that what goes on from that step fails too
         self._late: list[Task] = []
@@ -179,7 +182,7 @@ class Device:
 
     def _begin(self, step: Step) -> PendingStep:
         self._follow(step)
-        tasks = [self._task(chunk) for chunk in step.chunks]
+        tasks = [self._task(self._drafted(chunk)) for chunk in step.chunks]
         self.planned(step)
         fault = self.fault() if step.chunks else ""
         if fault == "submit":
@@ -234,6 +237,11 @@ class Device:
         for seq_id in step.closed:
             texts.pop(seq_id, None)
 
+    def _drafted(self, chunk: Chunk) -> Chunk:
+        if self._drafter is None:
+            return chunk
+        return self._drafter.guess(chunk, self.texts[chunk.seq_id], self._right, VOCAB)
+
     def _task(self, chunk: Chunk) -> Task:
         """Its tokens must be those of the text."""
         text = self.texts[chunk.seq_id]
@@ -262,6 +270,7 @@ class Device:
             return None
         elsewhere = self.elsewhere(step, tasks)
         done = [self._move(move) and n not in elsewhere for n, move in enumerate(step.moves)]
+        self._draft(step, tasks, done)
         failed_moves = [move for move, well in zip(step.moves, done, strict=True) if not well]
         self.num_lost += len(failed_moves)
         for task in tasks:
@@ -272,6 +281,8 @@ class Device:
             outcome = self._outcome(task, wrong=task.chunk.seq_id in lost)
             if outcome is not None:
                 outcomes[task.chunk.seq_id] = outcome
+        if self._drafter is not None:
+            self._drafter.observe([task.chunk for task in tasks], outcomes)
         request_ids = {task.chunk.seq_id: task.text.request.request_id for task in tasks}
         read = [task.chunk.seq_id for task in tasks if task.chunk.readout is not None]
         if fault == "number" and read:
@@ -306,6 +317,15 @@ class Device:
         target[move.target] = lost if fails else source[move.source].copy()
         return not fails
 
+    def _draft(self, step: Step, tasks: list[Task], done: Sequence[bool]) -> None:
+        """done: which of the step's moves have been."""
+        if self._drafter is not None:
+            self._drafter.catch_up(step)
+            for move, well in zip(step.moves, done, strict=True):
+                self._drafter.move(move, done=well)
+            texts = {task.chunk.seq_id: task.text for task in tasks}
+            self._drafter.fill(step.chunks, [task.chunk for task in tasks], texts)
+
     def _write(self, task: Task, keys: Sequence[int]) -> None:
         for pool, table in zip(self.pools, task.chunk.table.kv_groups, strict=True):
             pool.write(table, task.chunk.start, keys, len(keys) - task.own)
@@ -313,6 +333,7 @@ class Device:
     def _spoil(self, step: Step, tasks: list[Task]) -> None:
         """Nobody knows what a step that failed has left in the blocks that it was to write."""
         self._note_failed(tasks)
+        self._draft(step, tasks, [False] * len(step.moves))
         for move in step.moves:
             if move.kind is not MoveKind.STORE:
                 pool = self.pools[move.kv_group]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import quire
-from lives.device import Device, Pool, States
+from lives.device import LOST, SPOILT, Device, Pool, States
+from lives.drafter import Drafter
 from lives.oracle import Oracle
 from lives.script import (
     ADAPTERS,
@@ -38,7 +40,7 @@ from quire.core.memory import (
     StateAllocator,
     Window,
 )
-from quire.core.protocol import Request, SoftCut, Step
+from quire.core.protocol import TO_DRAFT, Request, SoftCut, Step
 from quire.core.scheduling import (
     BatchLimits,
     Caching,
@@ -108,6 +110,15 @@ def _states(
     return StateAllocator(count, size, settings.host_blocks, kept, alive, slots)
 
 
+def _drafter(settings: Settings, pools: Sequence[Pool], rng: random.Random) -> Drafter | None:
+    """The life's draft model, with as many slots as the target has."""
+    if not settings.draft_model:
+        return None
+    keeps_states = settings.draft_model == "states"
+    own = copy.deepcopy([one for one in pools if keeps_states or not isinstance(one, States)])
+    return Drafter(own, (LOST, SPOILT), rng, keeps_states=keeps_states)
+
+
 class Account:
     """A session as its user keeps account of it."""
 
@@ -150,7 +161,8 @@ class Run(Capability):
         ]
         if settings.states:
             pools.append(States(ids[-1], host))
-        self.device = Device(settings, pools, self.rng, self._text_of, self.source)
+        drafter = _drafter(settings, pools, self.rng)
+        self.device = Device(settings, pools, self.rng, self._text_of, self.source, drafter)
         self.oracle = Oracle(self.scheduler, self.device)
         self.device.planned = self._planned
         self.device.during = self._during
@@ -249,6 +261,9 @@ class Run(Capability):
                 if rng.random() >= right:
                     wrong = rng.randrange(count)
                     drafts[wrong] = (drafts[wrong] + 1) % VOCAB
+                if self.life.settings.draft_model:
+                    told = rng.randint(0, count)
+                    drafts[told:] = [TO_DRAFT] * (count - told)
                 scheduler.propose(branch.seq_id, drafts)
 
     def waits(self, scheduler: Scheduler) -> bool:

@@ -44,6 +44,7 @@ class Settings:
     sinks: int = 0  # of sessions' rings
     ahead: bool = False  # steps are planned while the one before is under way
     right_drafts: float | None = None  # the share of drafts that are right; None: there are none
+    draft_model: str = ""  # that makes some of them: "plain", or with "states" of its own
     forgets: float | None = None  # how much the store beyond the pool forgets; None: there is none
     lost_moves: float = 0.0  # the share of moves to and from elsewhere that fail
     slots: int | None = None  # for adapters at once
@@ -222,7 +223,7 @@ def draw(number: int) -> Life:
     if rng.random() < 0.08:
         events.append(Reset(rng.randint(1, LAST)))
     settings = _draw_states(number, _draw_room(rng, settings, asks, crowded))
-    settings = _draw_pages(number, settings)
+    settings = _draw_draft_model(number, _draw_pages(number, settings))
     return Life(number, settings, tuple(sorted(events, key=lambda event: event.at)))
 
 
@@ -244,6 +245,16 @@ def _draw_pages(number: int, settings: Settings) -> Settings:
     slot = rng.choice([1, 3, 7]) if settings.states else 0
     units = max(*spans, slot) * rng.choice([1, 1, 2]) + rng.choice([0, 0, 1])
     return replace(settings, units=units, spans=tuple(spans), slot_units=slot)
+
+
+def _draw_draft_model(number: int, settings: Settings) -> Settings:
+    """Of some lives, in which no step is planned ahead; mostly of those with states."""
+    rng = random.Random(f"draft model of {number}")
+    if rng.random() > (0.5 if settings.states else 0.1):
+        return settings
+    right = rng.choice([0.5, 0.8, 1.0]) if settings.right_drafts is None else settings.right_drafts
+    kind = rng.choice(["plain", "states"]) if settings.states else "plain"
+    return replace(settings, ahead=False, right_drafts=right, draft_model=kind)
 
 
 def _draw_room(rng: random.Random, settings: Settings, asks: list[Ask], crowded: bool) -> Settings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from itertools import takewhile
 
 from quire.capabilities.beams import BeamSearch
 from quire.core.protocol import Adapter, Request, SoftCut, TokenLogprobs, column_biases
@@ -48,6 +49,11 @@ class Text:
         self.keys.append(key)
         self._last = key
 
+    def right(self, start: int, token_ids: Sequence[int]) -> int:
+        """How many of these, the first ones, are its tokens from ``start`` on."""
+        pairs = zip(self.tokens[start:], token_ids, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
     def grown(self, start: int, token_ids: Sequence[int]) -> None:
         """A step computes these tokens from ``start`` on: they must be its own."""
         assert list(token_ids) == self.tokens[start : start + len(token_ids)], "other tokens"
@@ -86,6 +92,10 @@ class Answer(Text):
                 if stops or produced >= self.request.max_tokens:
                     self.length = produced
         return tokens
+
+    def right(self, start: int, token_ids: Sequence[int]) -> int:
+        self.upto(start + len(token_ids))
+        return super().right(start, token_ids)
 
     def grown(self, start: int, token_ids: Sequence[int]) -> None:
         self.upto(start + len(token_ids))

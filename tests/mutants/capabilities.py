@@ -20,8 +20,37 @@ _MISSES, _OF_MISSES = "src/quire/capabilities/misses.py", "tests/pure/capabiliti
 _SITTING = "tests/torch/engine/test_sitting_out.py"
 _STATEFUL = "tests/torch/engine/test_drafts_beside_states.py"
 _RIGHT = f"{_STATEFUL}::test_no_bit_changes_and_it_is_right_if_it_is_the_target"
+_LIVES = "tests/pure/engine/test_lives.py::test_every_life_is_well"
 
 MUTANTS = (
+    Mutant(
+        "a draft model's states see drafts beyond the end of a text",
+        "src/quire/capabilities/speculation/behind.py",
+        "return [one if one.seq_id in ended else _with_drafts(one, 0) for one in due]",
+        "return [_with_drafts(one, 0) for one in due]",
+        f"{_STATEFUL}::test_a_turn_that_ends_within_its_drafts_leaves_the_states_at_its_end",
+    ),
+    Mutant(
+        "a turn that ends at once in a next one keeps what its drafts have left",
+        "src/quire/capabilities/speculation/behind.py",
+        "ended = {*step.closed, *(opened.seq_id for opened in step.opened)}",
+        "ended = {*step.closed}",
+        f"{_LIVES}[1]",
+    ),
+    Mutant(
+        "a session rests with drafts of which a draft model's states may have seen too many",
+        "src/quire/core/scheduling/decoding.py",
+        "rests = over and request.request_id in self._sessions",
+        "rests = False",
+        f"{_LIVES}[0]",
+    ),
+    Mutant(
+        "a draft model has yet to compute what is moved",
+        "src/quire/capabilities/speculation/behind.py",
+        "going_on = {} if step.moves else {chunk",
+        "going_on = {chunk",
+        f"{_LIVES}[0]",
+    ),
     Mutant(
         "a draft model's states see drafts of others before they are confirmed",
         "src/quire/capabilities/speculation/behind.py",

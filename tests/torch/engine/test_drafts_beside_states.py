@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quire import LLM
+from quire import LLM, SamplingParams
 from quire.core.errors import ConfigError
 from quire.core.protocol import TO_DRAFT
 from quire.engine.assembly import draft as assembly
@@ -99,6 +99,34 @@ def test_a_plain_model_drafts_for_one_with_states(model_dir: ModelDir) -> None:
         assert [one.outputs[0].token_ids for one in outputs] == truth
         assert tuple(one.metrics.cached_tokens for one in outputs) == cached
     assert verified.drafts > 20
+
+
+def test_a_turn_that_ends_within_its_drafts_leaves_the_states_at_its_end(
+    model_dir: ModelDir,
+) -> None:
+    """Drafts that are right, but lie beyond the end, are in no text, and must be in no state."""
+    directory, prompt = model_dir("qwen3_5"), random_prompts(17)[0]
+    common = {"block_size": 4, "kv_cache_memory_bytes": 2**22, "max_num_seqs": 2}
+    plain = LLM(directory, **common)
+    (truth,) = plain.generate([prompt], GREEDY, use_tqdm=False)
+    told = [*truth.outputs[0].token_ids]
+    stops = [i for i in range(4, 20) if told.index(told[i]) == i]
+    llm = LLM(directory, **common, **drafted(directory))
+    verified = Verified(llm, drafts=lambda *_: [TO_DRAFT] * 5)
+    for stop in stops[:5]:
+        turn = SamplingParams(
+            temperature=0.0, max_tokens=24, stop_token_ids=[told[stop]], ignore_eos=True
+        )
+        answers = []
+        for one in plain, llm:
+            with one.open_session() as session:
+                for piece in prompt, [7, 9], [11]:
+                    session.append(piece)
+                    answers.append(session.generate(turn).outputs[0].token_ids)
+        assert answers[:3] == answers[3:]
+        assert [*answers[0]] == told[: stop + 1]
+    assert len(stops) > 4 and verified.drafts > 60
+    assert verified.right == verified.drafts
 
 
 def test_its_states_keep_no_room_for_drafts(model_dir: ModelDir) -> None:

@@ -15,6 +15,7 @@ from quire.blocks.events.config import KVEventsConfig, is_listened_on
 from quire.blocks.events.events import BlockEvent, BlockEvents
 from quire.blocks.events.wire import Wire
 from quire.core.errors import ConfigError
+from quire.core.memory import KV, KeptState, Window
 from quire.core.scheduling import Capability, Hooks, Scheduler
 
 logger = logging.getLogger(__name__)
@@ -66,9 +67,9 @@ class EventPublisher(Capability):
         self._rings.setblocking(False)
         self._thread: threading.Thread | None = None
 
-    def start(self, block_size: int, windows: Sequence[int | None]) -> None:
-        """Begin to publish. windows: of the engine, by KV group."""
-        wire = Wire(block_size, windows, self.rank, as_arrays=self._as_arrays)
+    def start(self, block_size: int, kept: Sequence[KV | Window | KeptState]) -> None:
+        """Begin to publish. kept: what the engine's KV groups keep of a text."""
+        wire = Wire(block_size, kept, self.rank, as_arrays=self._as_arrays)
         name = "quire-events"
         self._thread = threading.Thread(target=self._run, args=[wire], name=name, daemon=True)
         self._thread.start()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.blocks.events.events import AllBlocksCleared, BlockEvent, BlocksRemoved, BlocksStored
-from quire.core.memory import BlockHash
+from quire.core.memory import KV, BlockHash, KeptState, Window
 from quire.core.protocol import Adapter
 
 _MEDIUM = "GPU"  # readers call the pool's memory so, on a CPU too
@@ -23,14 +23,14 @@ _REMOVED = ("block_hashes", "medium", "group_idx")
 class Wire:
     """Writes an engine's events.
 
-    windows: of its KV groups, in tokens. rank: data parallel.
+    kept: what its KV groups keep of a text. rank: data parallel.
     as_arrays: fields by position, as in vLLM before 0.23.
     """
 
     def __init__(
         self,
         block_size: int,
-        windows: Sequence[int | None],
+        kept: Sequence[KV | Window | KeptState],
         rank: int = 0,
         *,
         as_arrays: bool = False,
@@ -47,10 +47,7 @@ class Wire:
         self._removed = message("BlockRemoved", _REMOVED)
         self._cleared = message("AllBlocksCleared", ())
         self._block_size, self._rank = block_size, rank
-        self._kinds = [
-            ("full_attention", None) if window is None else ("sliding_window", window)
-            for window in windows
-        ]
+        self._kinds = [_kind(one) for one in kept]
 
     def batch(self, seconds: float, events: Sequence[BlockEvent]) -> bytes:
         """The events of a step that ended at ``seconds`` of the wall clock."""
@@ -80,6 +77,17 @@ class Wire:
 def short(name: BlockHash) -> int:
     """A block's hash in 64 bits: the last ones, as vLLM's readers expect."""
     return int.from_bytes(name[-8:], "big")
+
+
+def _kind(kept: KV | Window | KeptState) -> tuple[str, int | None]:
+    """In vLLM's words, and the window that tokens see."""
+    if isinstance(kept, KeptState):
+        return "mamba", None  # whatever keeps a state
+    if isinstance(kept, Window):
+        if kept.by_chunks:
+            return "chunked_local_attention", None
+        return "sliding_window", kept.tokens
+    return "full_attention", None
 
 
 def _number(adapter: Adapter) -> int:

@@ -18,7 +18,8 @@ class Behind:
     nobody knows before it is verified whether it was right.
 
     keeps_states: whether its layers keep some. A state cannot be cut back, so all drafts are left,
-        whoever has made them, until it is known which were right.
+        whoever has made them, until it is known which were right; and which of these lie before the
+        end of the text, where it has one among them.
     """
 
     def __init__(self, *, keeps_states: bool = False) -> None:
@@ -34,7 +35,10 @@ class Behind:
         due = [one for one in self._chunks.values() if not _goes_on(one, going_on)]
         for chunk in due:
             del self._chunks[chunk.seq_id]
-        return due
+        if not self.keeps_states:
+            return due
+        ended = {*step.closed, *(opened.seq_id for opened in step.opened)}
+        return [one if one.seq_id in ended else _with_drafts(one, 0) for one in due]
 
     def leave(self, chunks: Sequence[Chunk]) -> bool:
         """Put off chunks that have no drafts to be made.
@@ -85,7 +89,10 @@ class Behind:
         first = settled if self.keeps_states else len(chunk.token_ids) - 1
         right = chunk.token_ids[: max(first, settled + num_tokens - 1)]
         if len(right) > first:
-            self._chunks[chunk.seq_id] = self.take(_part(chunk, right, first))
+            part = self.take(_part(chunk, right, first))
+            # What lies beyond the end of a text stays a draft, of which a state keeps no trace.
+            drafts = len(right) - first if self.keeps_states else 0
+            self._chunks[chunk.seq_id] = _with_drafts(part, drafts)
 
     def clear(self) -> None:
         """Forget all that was put off."""

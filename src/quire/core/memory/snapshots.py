@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -54,6 +55,9 @@ _COMPARED = 256
 may have very many of them."""
 _FAMILIES = 64
 """Texts that are remembered by their beginning, for each snapshot; and as many snapshots' more."""
+
+_REMEMBERED = 4
+"""Snapshots that are gone of which it is known how many texts have parted there, for each slot."""
 
 
 class _Family:
@@ -129,6 +133,8 @@ class Snapshots:
     used. It is good for the deepest of a text, where such texts go on from there; for one that
     others stand above it rises with the texts that have parted there. So a shallow one that
     branches need does not go for being old, nor does a long talk keep all that its turns have left.
+    How many have parted where is known for a while after it has gone: where texts come back to a
+    document that was displaced, what they leave there is worth what it was.
     """
 
     def __init__(self, pool: BlockPool, alive: Callable[[BlockHash], bool]) -> None:
@@ -138,6 +144,7 @@ class Snapshots:
         self._alive = alive
         self._by_slot: dict[int, _Snapshot] = {}
         self._families: dict[BlockHash, _Family] = {}
+        self._parted: OrderedDict[BlockHash, int] = OrderedDict()  # of those that are gone
         self._texts = 0
 
     def text_comes(self, first: BlockHash) -> None:
@@ -171,7 +178,7 @@ class Snapshots:
         own = self._by_slot[slot] = _Snapshot(names, depth, self._family_of(names[0]))
         own.stand_on(None if found is None else self._by_slot[found])
         above = [one for one in own.beside if one.depth > depth and one.names[depth - 1] == name]
-        own.parted = int(parted and self._parts(own))
+        own.parted = self._parted.pop(name, 0) + (parted and self._parts(own))
         for one in above:
             one.stand_on(own)
         return True
@@ -207,12 +214,17 @@ class Snapshots:
             for other in [*one.above]:
                 other.stand_on(one.below)
             one.leave()
+            if one.parted:
+                self._parted[one.names[one.depth - 1]] = one.parted
+                if len(self._parted) > _REMEMBERED * self._pool.num_blocks:
+                    self._parted.popitem(last=False)
 
     def clear(self) -> None:
         """All of them are gone."""
         for one in self._by_slot.values():
             one.family.roots.clear()
         self._by_slot.clear()
+        self._parted.clear()
 
     def make_room(self, slot: int) -> bool:
         """Whether there is a slot for who goes on from a snapshot, so that it stays.

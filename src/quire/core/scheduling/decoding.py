@@ -133,10 +133,12 @@ class LiveGroups:
         """The branch goes on with ``tokens``; after its end they count for nothing.
 
         All but the last of them were drafts of the step. The slots of those that were wrong are
-        given back.
+        given back; where a session rests all of them, since nobody knows of a draft model's state
+        how much of what it has left lies beyond the end.
         """
         request, token_ids, over = group.request, branch.token_ids, False
-        drafted = branch.num_computed > len(token_ids)
+        known = len(token_ids)
+        drafted = branch.num_computed > known
         for sample in tokens:
             token_ids.append(sample.token_id)
             reason = _finish_reason(request, sample.token_id, branch.num_output_tokens)
@@ -145,7 +147,8 @@ class LiveGroups:
                 over = True
                 break
         if drafted:
-            branch.num_computed = len(token_ids) - 1
+            rests = over and request.request_id in self._sessions
+            branch.num_computed = known if rests else len(token_ids) - 1
             self._allocator.trim(branch.seq_id, branch.num_computed)
             held = [branch.seq_id] if len(group.branches) == 1 else group.tables()
             group.memory.hold(*self._allocator.blocks_held(held))

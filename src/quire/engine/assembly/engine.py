@@ -185,8 +185,7 @@ def _build(
     )
     record(engine, config, capacity, started)
     if events is not None:
-        windows = [one.window and one.window.tokens for one in limits.kv_groups]
-        events.start(config.block_size, windows)
+        events.start(config.block_size, [one.kept for one in limits.kv_groups])
     release_threads()  # it may run in another thread than this one
     return engine, _named(capacity, config, directory, described)
 

@@ -14,6 +14,7 @@ from quire.blocks.events import EventPublisher
 from quire.blocks.events.config import KVEventsConfig
 from quire.blocks.events.events import BlocksRemoved
 from quire.core.errors import ConfigError
+from quire.core.memory import KV
 from support.vllm_events import Subscriber, replay
 
 
@@ -25,7 +26,7 @@ def removed(number: int) -> list[BlocksRemoved]:
 def published(at: Path, *, start: bool = True, **options: Any) -> Iterator[EventPublisher]:
     publisher = EventPublisher(config_at(at, **options))
     if start:
-        publisher.start(4, [None])
+        publisher.start(4, [KV()])
     try:
         yield publisher
     finally:

@@ -10,7 +10,7 @@ import pytest
 from quire.blocks.events import Wire
 from quire.blocks.events.events import AllBlocksCleared, BlocksRemoved, BlocksStored
 from quire.blocks.events.wire import short
-from quire.core.memory import hash_blocks
+from quire.core.memory import KV, KeptState, Window, hash_blocks
 from quire.core.protocol import Adapter
 from support.vllm_events import AllBlocksCleared as Cleared
 from support.vllm_events import BlockRemoved, BlockStored, read_batch
@@ -21,7 +21,7 @@ ADAPTER = Adapter(bytes(range(16)), "poet")
 
 
 def read(*events: Any) -> list[Any]:
-    batch = read_batch(Wire(4, [None, 20]).batch(1.5, events))
+    batch = read_batch(Wire(4, [KV(), Window(20, 8)]).batch(1.5, events))
     assert (batch.ts, batch.data_parallel_rank) == (1.5, 0)
     return batch.events
 
@@ -55,13 +55,20 @@ def test_removed_and_cleared() -> None:
     ]
 
 
-@pytest.mark.parametrize("window", [None, 20])
-def test_fields_by_their_position_for_older_readers(window: int | None) -> None:
-    wire = Wire(4, [window], as_arrays=True)
+@pytest.mark.parametrize(
+    ("kept", "kind"),
+    [
+        (KV(), ["full_attention", None]),
+        (Window(20, 8), ["sliding_window", 20]),
+        (Window(20, 8, by_chunks=True), ["chunked_local_attention", None]),
+        (KeptState(8, 8), ["mamba", None]),
+    ],
+)
+def test_fields_by_their_position_for_older_readers(kept: Any, kind: list[Any]) -> None:
+    wire = Wire(4, [kept], as_arrays=True)
     stored = BlocksStored(0, NAMES[1:], NAMES[0], TOKENS[4:], None, "")
     payload = wire.batch(1.5, [stored, BlocksRemoved(0, NAMES), AllBlocksCleared()])
     _, events, _ = msgspec.msgpack.decode(payload)
-    kind = ["full_attention" if window is None else "sliding_window", window]
     names = [short(name) for name in NAMES]
     assert events == [
         ["BlockStored", names[1:], names[0], TOKENS[4:], 4, None, "GPU", None, [None], 0, *kind],
