@@ -7,16 +7,14 @@ and which texts end.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from functools import partial
 
 from quire.core.kv_groups import sights_of
 from quire.core.limits import EngineLimits
-from quire.core.memory import BlockMove, BlockTable, KVAllocator, Usage, Window
+from quire.core.memory import BlockMove, BlockTable, KVAllocator, Usage
 from quire.core.protocol import Chunk, Decoders, Readout
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
@@ -289,8 +287,7 @@ class SteadyDecoding:
         size, position = self._allocator.block_size, row.known + step - row.first
         for window in self._windows:
             gone = window.left_behind(position - 1, size)
-            positions = range(position, position + room)
-            room = bisect_right(positions, gone, key=partial(_left_behind, window, size))
+            room = min(room, max(0, window.leaves_at(gone, size) - position))
         self._events.setdefault(step + room, []).append((row.group_number, _TAKE, row.number))
 
     def _plan_fill(self, row: SteadyRow, step: int, room: int) -> None:
@@ -353,7 +350,3 @@ def _reach(branch: Sequence, num_tokens: int) -> None:
 
 def _takers(events: Iterable[_Event]) -> Iterator[int]:
     return (number for _, kind, number in events if kind == _TAKE)
-
-
-def _left_behind(window: Window, block_size: int, num_tokens: int) -> int:
-    return window.left_behind(num_tokens, block_size)

@@ -22,6 +22,7 @@ class BlockList:
         "blocks",
         "charge",
         "entries",
+        "leaves_at",
         "num_dropped",
         "num_published",
         "num_sinks",
@@ -37,6 +38,7 @@ class BlockList:
         self.blocks: list[int] = []
         self.entries: list[float] = []  # BlockPool.charged of each block when it was acquired
         self.charge = 0.0  # block-seconds, for blocks that have been given back
+        self.leaves_at = 0  # tokens from which on its window leaves more of them behind, at least
         self.num_dropped = num_dropped  # blocks after the sinks' that its window has left behind
         self.num_sinks = num_sinks  # leading blocks that are never left behind
         self.num_tokens = num_tokens
@@ -193,6 +195,15 @@ class Holdings:
             self._occupancy.reserved -= min(count, table.reserved)
         table.num_tokens = first + count
         self._occupancy.fill(table, first // self._block_size - table.num_dropped)
+
+    def write_in_place(self, table: BlockList, block: int, end: int, count: int) -> None:
+        """``write`` up to slot ``end`` of its last block, which is its own."""
+        occupancy = self._occupancy
+        if table.promised > table.num_tokens:
+            occupancy.reserved -= min(count, table.reserved)
+        table.num_tokens += count
+        if end > occupancy.filled[block]:
+            occupancy.extend(block, end - occupancy.filled[block])
 
     def copy_on_write(self, table: BlockList, index: int, offset: int) -> BlockMove:
         """A block of its own, in place of one that others hold too."""

@@ -179,6 +179,7 @@ class OwnPages:
         # Busy pages, and those that have just come, with blank blocks: by how many are held.
         self._offered: list[dict[int, None]] = [{} for _ in range(self.per_page + 1)]
         self._num_offered = 0
+        self._fullest = 0  # of them, no page has more held
 
     def __len__(self) -> int:
         """SharedPages with a block to ``pop``."""
@@ -205,7 +206,9 @@ class OwnPages:
 
     def pop(self) -> int:
         """A blank block, to be held."""
-        offered = next(one for one in reversed(self._offered) if one)
+        while not self._offered[self._fullest]:
+            self._fullest -= 1
+        offered = self._offered[self._fullest]
         page = next(reversed(offered))
         block = self._blank[page].pop()
         if not self._blank[page]:
@@ -280,8 +283,10 @@ class OwnPages:
                 self._pages.end(page, None if is_blank else pool)
 
     def _offer(self, page: int) -> None:
-        self._offered[self.held[page]][page] = None
+        held = self.held[page]
+        self._offered[held][page] = None
         self._num_offered += 1
+        self._fullest = max(self._fullest, held)
 
     def _withdraw(self, page: int) -> None:
         offered = self._offered[self.held[page]]
