@@ -256,14 +256,15 @@ class SteadyDecoding:
         self._append(row, self.num_steps)
         branch.num_computed = row.known + steps - row.first
         _reach(branch, branch.num_computed + 1)
-        if not self._windows:  # else its first step has left behind what it holds until then
-            group.memory.hold(*self._allocator.blocks_held(group.tables()))
+        self._hold(group)
         return self._allocator.table(branch.seq_id)
 
     def _take(self, rows: Seq[SteadyRow]) -> list[BlockMove]:
         """Let rows of a group take blocks for this step, and give back what they see no more."""
         steps, group, size = self.num_steps, rows[0].group, self._allocator.block_size
-        if self._windows:  # which move on only as the next token comes
+        leave = any(map(self._leaves, rows))
+        if leave:  # as the next token comes, not before
+            self._hold(group)
             for row in rows:
                 self._append(row, steps)
         new_tokens = {row.branch.seq_id: steps + 1 - row.settled for row in rows}
@@ -277,10 +278,21 @@ class SteadyDecoding:
             if room == size - 1:
                 self._plan_fill(row, row.settled, room)
             self._plan_take(row, row.settled, room)
-        if moves or self._windows:
+        if moves or leave:
             group.memory.copied_blocks += len(moves)
-            group.memory.hold(*self._allocator.blocks_held(group.tables()))
+            self._hold(group)
         return moves
+
+    def _leaves(self, row: SteadyRow) -> bool:
+        """Whether a window of its leaves another block behind in this step."""
+        size, position = self._allocator.block_size, row.known + self.num_steps - row.first
+        return any(
+            one.left_behind(position, size) > one.left_behind(position - 1, size)
+            for one in self._windows
+        )
+
+    def _hold(self, group: SequenceGroup) -> None:
+        group.memory.hold(*self._allocator.blocks_held(group.tables()))
 
     def _plan_take(self, row: SteadyRow, step: int, room: int) -> None:
         """Note when the branch takes the next block, or leaves one behind."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
@@ -76,8 +75,7 @@ class Occupancy:
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.reserved = 0  # the sum of BlockList.reserved over tables on the device
-        # Slots of each block that hold a token.
-        self.filled = array("I", [0]) * len(pool.ref_counts)
+        self.filled: dict[int, int] = {}  # of held blocks: slots that hold a token, where some do
         self.used = 0  # the sum of ``filled`` over held blocks
         self._pool = pool
         self._block_size = block_size
@@ -87,8 +85,9 @@ class Occupancy:
         size, filled, blocks = self._block_size, self.filled, table.blocks
         for index in range(first, table.filled(size)):
             block, tokens = blocks[index], table.tokens_in(index, size)
-            if tokens > filled[block]:
-                self.used += tokens - filled[block]
+            before = filled.get(block, 0)
+            if tokens > before:
+                self.used += tokens - before
                 filled[block] = tokens
 
     def extend(self, block: int, count: int) -> None:
@@ -114,22 +113,20 @@ class Occupancy:
 
     def empty(self, blocks: Iterable[int]) -> None:
         """These blocks have no owner any more."""
-        filled = self.filled
         for block in blocks:
-            self.used -= filled[block]
-            filled[block] = 0
+            self.used -= self.filled.pop(block, 0)
 
     def recount(self, tables: Iterable[BlockList]) -> bool:
         """Count everything afresh; whether anything was wrong."""
         before = self.used, self.reserved
-        self.used, self.filled = 0, array("I", [0]) * len(self.filled)
+        self.used, self.filled = 0, {}
         self.reserved = 0
         for table in tables:
             self.fill(table)
             self.reserved += table.reserved
             for block in table.blocks:
                 if self._pool.content(block) is not None:  # it is full, whatever this one uses
-                    self.used += self._block_size - self.filled[block]
+                    self.used += self._block_size - self.filled.get(block, 0)
                     self.filled[block] = self._block_size
         return before != (self.used, self.reserved)
 

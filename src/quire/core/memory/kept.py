@@ -91,9 +91,8 @@ class Window(NamedTuple):
     def leaves_at(self, num_blocks: int, block_size: int) -> int:
         """From how many tokens on ``left_behind`` is more than ``num_blocks``."""
         end = (num_blocks + 1) * block_size
-        if self.by_chunks:
-            return -(-end // self.tokens) * self.tokens
-        return end + self.tokens - 1
+        whole = -(-end // self.tokens) * self.tokens
+        return whole if self.by_chunks else end + self.tokens - 1
 
     def most_held(self, lengths: Iterable[int], block_size: int) -> int:
         each, total, further = self.seq_blocks(block_size), 0, 0
