@@ -475,7 +475,7 @@ class Run(Capability):
         for number, kv_group in enumerate(oracle.kv_groups):
             pool = kv_group.device
             owned, names = enumerate(pool.ref_counts), pool._hashes
-            blank = [block for block, owners in owned if not owners and names[block] is None]
+            blank = [block for block, owners in owned if not owners and block not in names]
             if blank:
                 device.enqueue(lambda n=number, blocks=blank: device.free(n, blocks))  # type: ignore[misc]
         if pending is None:

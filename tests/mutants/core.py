@@ -198,14 +198,14 @@ MUTANTS = (
     Mutant(
         "a newer block takes over a published hash",
         f"{_MEMORY}/pool.py",
-        "if self._hashes[block] is None and content not in self._block_of:",
-        "if self._hashes[block] is None:",
+        "if block not in self._hashes and content not in self._block_of:",
+        "if block not in self._hashes:",
         f"{_OF_MEMORY}/test_contents.py::test_of_two_blocks_with_one_content_the_older_is_found_until_it_is_taken",
     ),
     Mutant(
         "no copy on write",
         f"{_MEMORY}/paged.py",
-        "if first % size and ref_counts[table.blocks[index]] > 1:",
+        "if ref_counts[table.blocks[index]] > 1:",
         "if False:",
         f"{_FIGURES}::test_figure_8_parallel_samples_copy_the_shared_last_block_once",
     ),
@@ -308,10 +308,17 @@ MUTANTS = (
         f"{_OF_MEMORY}/test_pages.py::test_what_is_free_on_busy_pages_goes_first_where_pages_are_short",
     ),
     Mutant(
+        "a window leaves blocks behind one token late",
+        f"{_MEMORY}/kept.py",
+        "else end + self.tokens - 1",
+        "else end + self.tokens",
+        f"{_OF_MEMORY}/test_windows.py::test_a_window_says_when_it_leaves_the_next_block_behind",
+    ),
+    Mutant(
         "blocks are taken from the emptiest page",
         f"{_MEMORY}/pages.py",
-        "for one in reversed(self._offered) if one",
-        "for one in self._offered if one",
+        "offered = self._offered[self._fullest]",
+        "offered = next(one for one in self._offered if one)",
         f"{_OF_MEMORY}/test_pages.py::test_blocks_are_taken_from_the_fullest_page",
     ),
     Mutant(

@@ -59,8 +59,10 @@ def _true_cells(
     windowed = isinstance(kv_group, PagedAllocator) and kv_group.window is not None
     cells = []
     pool = kv_group.device
-    for block in range(pool.num_blocks if paged is None else len(paged.device.ref_counts)):
-        found = 0 if paged is None else paged.device.times_found[block]
+    for block in range(pool.part.num_units if isinstance(pool, SharedPool) else pool.num_blocks):
+        found = 0
+        if paged is not None and (block in owners or block in cached):
+            found = paged.device.times_found[block]
         if block in owners:
             if paged is not None and paged.device.content(block) is not None:
                 filled.add(block)  # it is full, whatever its owners use of it

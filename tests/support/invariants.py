@@ -22,12 +22,12 @@ def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
     for block in owned:
         owners[block] += 1
     assert pool.ref_counts == owners
-    assert pool._block_of == {h: b for b, h in enumerate(pool._hashes) if h is not None}
+    assert pool._block_of == {h: b for b, h in pool._hashes.items()}
     if isinstance(pool._blank, list):
         free = [*pool._blank, *pool.cached_blocks()]
         assert sorted(free) == [block for block, count in enumerate(owners) if not count]
-        assert all(pool._hashes[block] is None for block in pool._blank)
-    assert all(pool._hashes[block] is not None for block in pool.cached_blocks())
+        assert not any(block in pool._hashes for block in pool._blank)
+    assert all(block in pool._hashes for block in pool.cached_blocks())
     assert pool.kept.until.keys() >= pool.kept.free.keys()
     assert len(pool.kept.free) <= pool.num_blocks // SHARE
 

@@ -7,15 +7,13 @@ and which texts end.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from functools import partial
 
 from quire.core.limits import EngineLimits
-from quire.core.memory import BlockMove, BlockTable, KVAllocator, Usage, Window
+from quire.core.memory import BlockMove, BlockTable, KVAllocator, Usage
 from quire.core.protocol import Chunk, Readout
 from quire.core.scheduling import Scheduler
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
@@ -258,14 +256,15 @@ class SteadyDecoding:
         self._append(row, self.num_steps)
         branch.num_computed = row.known + steps - row.first
         _reach(branch, branch.num_computed + 1)
-        if not self._windows:  # else its first step has left behind what it holds until then
-            group.memory.hold(*self._allocator.blocks_held(group.tables()))
+        self._hold(group)
         return self._allocator.table(branch.seq_id)
 
     def _take(self, rows: Seq[SteadyRow]) -> list[BlockMove]:
         """Let rows of a group take blocks for this step, and give back what they see no more."""
         steps, group, size = self.num_steps, rows[0].group, self._allocator.block_size
-        if self._windows:  # which move on only as the next token comes
+        leave = any(map(self._leaves, rows))
+        if leave:  # as the next token comes, not before
+            self._hold(group)
             for row in rows:
                 self._append(row, steps)
         new_tokens = {row.branch.seq_id: steps + 1 - row.settled for row in rows}
@@ -279,18 +278,28 @@ class SteadyDecoding:
             if room == size - 1:
                 self._plan_fill(row, row.settled, room)
             self._plan_take(row, row.settled, room)
-        if moves or self._windows:
+        if moves or leave:
             group.memory.copied_blocks += len(moves)
-            group.memory.hold(*self._allocator.blocks_held(group.tables()))
+            self._hold(group)
         return moves
+
+    def _leaves(self, row: SteadyRow) -> bool:
+        """Whether a window of its leaves another block behind in this step."""
+        size, position = self._allocator.block_size, row.known + self.num_steps - row.first
+        return any(
+            one.left_behind(position, size) > one.left_behind(position - 1, size)
+            for one in self._windows
+        )
+
+    def _hold(self, group: SequenceGroup) -> None:
+        group.memory.hold(*self._allocator.blocks_held(group.tables()))
 
     def _plan_take(self, row: SteadyRow, step: int, room: int) -> None:
         """Note when the branch takes the next block, or leaves one behind."""
         size, position = self._allocator.block_size, row.known + step - row.first
         for window in self._windows:
             gone = window.left_behind(position - 1, size)
-            positions = range(position, position + room)
-            room = bisect_right(positions, gone, key=partial(_left_behind, window, size))
+            room = min(room, max(0, window.leaves_at(gone, size) - position))
         self._events.setdefault(step + room, []).append((row.group_number, _TAKE, row.number))
 
     def _plan_fill(self, row: SteadyRow, step: int, room: int) -> None:
@@ -353,7 +362,3 @@ def _reach(branch: Sequence, num_tokens: int) -> None:
 
 def _takers(events: Iterable[_Event]) -> Iterator[int]:
     return (number for _, kind, number in events if kind == _TAKE)
-
-
-def _left_behind(window: Window, block_size: int, num_tokens: int) -> int:
-    return window.left_behind(num_tokens, block_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
@@ -22,6 +21,7 @@ class BlockList:
         "blocks",
         "charge",
         "entries",
+        "leaves_at",
         "num_dropped",
         "num_published",
         "num_sinks",
@@ -37,6 +37,7 @@ class BlockList:
         self.blocks: list[int] = []
         self.entries: list[float] = []  # BlockPool.charged of each block when it was acquired
         self.charge = 0.0  # block-seconds, for blocks that have been given back
+        self.leaves_at = 0  # tokens from which on its window leaves more of them behind, at least
         self.num_dropped = num_dropped  # blocks after the sinks' that its window has left behind
         self.num_sinks = num_sinks  # leading blocks that are never left behind
         self.num_tokens = num_tokens
@@ -74,8 +75,7 @@ class Occupancy:
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.reserved = 0  # the sum of BlockList.reserved over tables on the device
-        # Slots of each block that hold a token.
-        self.filled = array("I", [0]) * len(pool.ref_counts)
+        self.filled: dict[int, int] = {}  # of held blocks: slots that hold a token, where some do
         self.used = 0  # the sum of ``filled`` over held blocks
         self._pool = pool
         self._block_size = block_size
@@ -85,8 +85,9 @@ class Occupancy:
         size, filled, blocks = self._block_size, self.filled, table.blocks
         for index in range(first, table.filled(size)):
             block, tokens = blocks[index], table.tokens_in(index, size)
-            if tokens > filled[block]:
-                self.used += tokens - filled[block]
+            before = filled.get(block, 0)
+            if tokens > before:
+                self.used += tokens - before
                 filled[block] = tokens
 
     def extend(self, block: int, count: int) -> None:
@@ -112,22 +113,20 @@ class Occupancy:
 
     def empty(self, blocks: Iterable[int]) -> None:
         """These blocks have no owner any more."""
-        filled = self.filled
         for block in blocks:
-            self.used -= filled[block]
-            filled[block] = 0
+            self.used -= self.filled.pop(block, 0)
 
     def recount(self, tables: Iterable[BlockList]) -> bool:
         """Count everything afresh; whether anything was wrong."""
         before = self.used, self.reserved
-        self.used, self.filled = 0, array("I", [0]) * len(self.filled)
+        self.used, self.filled = 0, {}
         self.reserved = 0
         for table in tables:
             self.fill(table)
             self.reserved += table.reserved
             for block in table.blocks:
                 if self._pool.content(block) is not None:  # it is full, whatever this one uses
-                    self.used += self._block_size - self.filled[block]
+                    self.used += self._block_size - self.filled.get(block, 0)
                     self.filled[block] = self._block_size
         return before != (self.used, self.reserved)
 
@@ -193,6 +192,15 @@ class Holdings:
             self._occupancy.reserved -= min(count, table.reserved)
         table.num_tokens = first + count
         self._occupancy.fill(table, first // self._block_size - table.num_dropped)
+
+    def write_in_place(self, table: BlockList, block: int, end: int, count: int) -> None:
+        """``write`` up to slot ``end`` of its last block, which is its own."""
+        occupancy = self._occupancy
+        if table.promised > table.num_tokens:
+            occupancy.reserved -= min(count, table.reserved)
+        table.num_tokens += count
+        if end > occupancy.filled[block]:
+            occupancy.extend(block, end - occupancy.filled[block])
 
     def copy_on_write(self, table: BlockList, index: int, offset: int) -> BlockMove:
         """A block of its own, in place of one that others hold too."""

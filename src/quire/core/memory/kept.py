@@ -88,6 +88,12 @@ class Window(NamedTuple):
         # The next token sees position num_tokens - tokens + 1 and those after it.
         return max(0, num_tokens - self.tokens + 1) // block_size
 
+    def leaves_at(self, num_blocks: int, block_size: int) -> int:
+        """From how many tokens on ``left_behind`` is more than ``num_blocks``."""
+        end = (num_blocks + 1) * block_size
+        whole = -(-end // self.tokens) * self.tokens
+        return whole if self.by_chunks else end + self.tokens - 1
+
     def most_held(self, lengths: Iterable[int], block_size: int) -> int:
         each, total, further = self.seq_blocks(block_size), 0, 0
         for length in lengths:

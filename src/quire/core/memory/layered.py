@@ -49,6 +49,7 @@ class LayeredAllocator:
         self.kv_groups: tuple[GroupAllocator, ...] = self._paged
         if states is not None:
             self.kv_groups = (*self._paged, states)
+        self._forgetful = tuple(one for one in kv_groups if one.window is not None)
         self.block_size = block_size
         self._pages = pages
         self.unit: Unit = "blocks" if pages is None else "pages"
@@ -135,11 +136,14 @@ class LayeredAllocator:
     def append(
         self, new_tokens: Mapping[int, int], group: Collection[int] = ()
     ) -> list[BlockMove] | None:
-        for kv_group in self._paged:
+        for kv_group in self._forgetful:
             kv_group.drop(group or new_tokens)
-        if not self._have_room(lambda kv_group: PoolNeed(kv_group.blocks_to_append(new_tokens))):
-            return None
-        return self._in_all(lambda kv_group: kv_group.append(new_tokens))
+        if not all(kv_group.has_place(new_tokens) for kv_group in self.kv_groups):
+            if not self._have_room(lambda one: PoolNeed(one.blocks_to_append(new_tokens))):
+                return None
+        elif self._pages is not None:
+            self._pages.claim(())
+        return self._in_all(lambda kv_group: kv_group.write(new_tokens))
 
     def draft(self, seq_id: int, count: int) -> bool:
         more = {seq_id: count}
@@ -188,7 +192,7 @@ class LayeredAllocator:
 
     def swap_out(self, seq_ids: Iterable[int]) -> list[BlockMove] | None:
         ids = list(seq_ids)
-        for kv_group in self._paged:
+        for kv_group in self._forgetful:
             kv_group.drop(ids)
         if not all(kv_group.can_swap_out(ids) for kv_group in self.kv_groups):
             return None
@@ -236,16 +240,18 @@ class LayeredAllocator:
 
     def _usage_of_pages(self, pages: SharedPages) -> Usage:
         """In slots of a unit, of which a block has ``span`` times as many."""
-        total = Usage()
+        used = reserved = internal = external = cached = 0
         for kv_group, pool in self._sharing:
-            own = kv_group.usage()
-            padding = pool.num_padding_units * self.block_size
-            own = Usage(own.used, own.reserved, own.internal, 0, own.cached, 0)
-            total = Usage(*(a + b * pool.part.span for a, b in zip(total, own, strict=True)))
+            own, span = kv_group.usage(), pool.part.span
             lost = pool.num_held * pool.part.lost
-            total = total._replace(used=total.used - lost, external=total.external + padding + lost)
-        capacity = pages.count * pages.units * self.block_size
-        return total._replace(free=capacity - total.capacity)
+            used += own.used * span - lost
+            reserved += own.reserved * span
+            internal += own.internal * span
+            external += pool.num_padding_units * self.block_size + lost
+            cached += own.cached * span
+        free = pages.count * pages.units * self.block_size
+        free -= used + reserved + internal + external + cached
+        return Usage(used, reserved, internal, external, cached, free)
 
     def _needed(self, need: Callable[[GroupAllocator], PoolNeed]) -> int:
         """What all of that takes of what is free, in ``unit``."""
@@ -286,5 +292,6 @@ class LayeredAllocator:
         for number, kv_group in enumerate(self.kv_groups):
             own = act(kv_group)
             assert own is not None, "every KV group has said that there is room"
-            moves += (move._replace(kv_group=number) for move in own)
+            if own:
+                moves += (move._replace(kv_group=number) for move in own)
         return moves

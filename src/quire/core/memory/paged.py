@@ -149,9 +149,11 @@ class PagedAllocator:
         for seq_id, count in new_tokens.items():
             table = tables[seq_id]
             first, blocks = table.num_tokens, table.blocks
-            growth += table.missing(first + count, size)
-            if first % size:
-                block = blocks[first // size - table.num_dropped]
+            index, offset = divmod(first, size)
+            if offset + count > size or not offset:  # else its last block has room
+                growth += table.missing(first + count, size)
+            if offset:
+                block = blocks[index - table.num_dropped]
                 if ref_counts[block] > 1:
                     writers[block] = writers.get(block, 0) + 1
         # Of k writers among r owners all copy, except the last if nobody else holds the block.
@@ -161,21 +163,41 @@ class PagedAllocator:
     def append(
         self, new_tokens: Mapping[int, int], group: Collection[int] = ()
     ) -> list[BlockMove] | None:
-        if self._kept.forgets:
-            self.drop(group or new_tokens)
-        if len(new_tokens) == 1 and self._append_in_place(new_tokens):
-            return []
-        if self.blocks_to_append(new_tokens) > self.device.num_free:
+        self.drop(group or new_tokens)
+        if not self.has_place(new_tokens) and (
+            self.blocks_to_append(new_tokens) > self.device.num_free
+        ):
             return None
+        return self.write(new_tokens)
+
+    def has_place(self, new_tokens: Mapping[int, int]) -> bool:
+        """Whether these are tokens of one sequence, for a block of its own that has room: most
+        appends.
+        """
+        if len(new_tokens) != 1:
+            return False
+        ((seq_id, count),) = new_tokens.items()
+        table = self.tables[seq_id]
+        index, offset = divmod(table.num_tokens, self.block_size)
+        if not offset or offset + count > self.block_size:
+            return False
+        return self.device.ref_counts[table.blocks[index - table.num_dropped]] == 1
+
+    def write(self, new_tokens: Mapping[int, int]) -> list[BlockMove]:
+        """``append``, once what is to be given back is, where there is room."""
         size, ref_counts = self.block_size, self.device.ref_counts
         moves: list[BlockMove] = []
         for seq_id, count in new_tokens.items():
             table = self.tables[seq_id]
             self.device.taker = seq_id
-            first = table.num_tokens
-            index = first // size - table.num_dropped
-            if first % size and ref_counts[table.blocks[index]] > 1:
-                moves.append(self._holdings.copy_on_write(table, index, first % size))
+            index, offset = divmod(table.num_tokens, size)
+            if offset:
+                index -= table.num_dropped
+                if ref_counts[table.blocks[index]] > 1:
+                    moves.append(self._holdings.copy_on_write(table, index, offset))
+                if offset + count <= size:
+                    self._holdings.write_in_place(table, table.blocks[index], offset + count, count)
+                    continue
             self._holdings.write(table, count)
         return moves
 
@@ -216,14 +238,18 @@ class PagedAllocator:
         Their next owner may not write before a step that reads them is done. No later step reads
         them, so this is not undone where there is no room for what comes next.
         """
-        if not self._kept.forgets:
+        if self.window is None:
             return
         for seq_id in seq_ids:
             table = self.tables[seq_id]
-            gone = dropped(self._kept, table.num_tokens, self.block_size)
+            if table.num_tokens < table.leaves_at:
+                continue
+            gone = dropped(self.window, table.num_tokens, self.block_size)
             count = gone - table.num_dropped
             if count > 0:
                 self._holdings.release_first(table, count)
+            left = self._num_sinks + table.num_dropped
+            table.leaves_at = self.window.leaves_at(left, self.block_size)
 
     def fork(self, parent_id: int, child_id: int) -> list[BlockMove]:
         # Allocates nothing, so it cannot run out.
@@ -407,24 +433,6 @@ class PagedAllocator:
 
     def _hits(self, demand: Demand) -> Hits:
         return find_hits(demand, self.device, self.block_size, self._kept, self._unsettled)
-
-    def _append_in_place(self, new_tokens: Mapping[int, int]) -> bool:
-        """Tokens of one sequence, into a block of its own that has room: most appends."""
-        ((seq_id, count),) = new_tokens.items()
-        table, occupancy = self.tables[seq_id], self.occupancy
-        index, offset = divmod(table.num_tokens, self.block_size)
-        end = offset + count
-        if not offset or end > self.block_size:
-            return False
-        block = table.blocks[index - table.num_dropped]
-        if self.device.ref_counts[block] != 1:
-            return False
-        if table.promised > table.num_tokens:
-            occupancy.reserved -= min(count, table.reserved)
-        table.num_tokens += count
-        if end > occupancy.filled[block]:
-            occupancy.extend(block, end - occupancy.filled[block])
-        return True
 
     def _still_on_device(self, host_blocks: Iterable[int]) -> dict[int, int]:
         """Of swapped-out blocks, those whose content the device still has: host -> device."""

@@ -70,7 +70,8 @@ class SharedPages:
         self.units = units
         self.strict = False
         self.num_busy = 0
-        self._empty = list(reversed(range(count)))  # a stack: page 0 goes first
+        self._empty: list[int] = []  # a stack, and below it the pages that nobody has had
+        self._untouched = 0  # the first of these
         self._idle: OrderedDict[int, tuple[float, SharedPool]] = OrderedDict()
         self._ranked: dict[int, SharedPool] = {}  # idle ones, too, of the pool that ranks
 
@@ -81,7 +82,7 @@ class SharedPages:
 
     @property
     def num_empty(self) -> int:
-        return len(self._empty)
+        return len(self._empty) + self.count - self._untouched
 
     def claim(self, needs: Sequence[tuple[SharedPool, PoolNeed]]) -> bool:
         """Whether the pools have room for all of this; then they must take it next."""
@@ -129,7 +130,10 @@ class SharedPages:
         return page in self._ranked
 
     def take_empty(self) -> int:
-        return self._empty.pop()
+        if self._empty:
+            return self._empty.pop()
+        self._untouched += 1
+        return self._untouched - 1
 
     def begin(self, page: int) -> None:
         """Somebody holds a block of it."""
@@ -179,6 +183,7 @@ class OwnPages:
         # Busy pages, and those that have just come, with blank blocks: by how many are held.
         self._offered: list[dict[int, None]] = [{} for _ in range(self.per_page + 1)]
         self._num_offered = 0
+        self._fullest = 0  # of them, no page has more held
 
     def __len__(self) -> int:
         """SharedPages with a block to ``pop``."""
@@ -205,7 +210,9 @@ class OwnPages:
 
     def pop(self) -> int:
         """A blank block, to be held."""
-        offered = next(one for one in reversed(self._offered) if one)
+        while not self._offered[self._fullest]:
+            self._fullest -= 1
+        offered = self._offered[self._fullest]
         page = next(reversed(offered))
         block = self._blank[page].pop()
         if not self._blank[page]:
@@ -280,8 +287,10 @@ class OwnPages:
                 self._pages.end(page, None if is_blank else pool)
 
     def _offer(self, page: int) -> None:
-        self._offered[self.held[page]][page] = None
+        held = self.held[page]
+        self._offered[held][page] = None
         self._num_offered += 1
+        self._fullest = max(self._fullest, held)
 
     def _withdraw(self, page: int) -> None:
         offered = self._offered[self.held[page]]
@@ -300,7 +309,7 @@ class SharedPool(BlockPool):
     def __init__(self, pages: SharedPages, span: int, lost: int = 0) -> None:
         self.part = part = PageShare(pages.count, pages.units, span, lost)
         self._own = OwnPages(pages, span)
-        super().__init__(pages.count * part.per_page, part.num_units, self._own)
+        super().__init__(pages.count * part.per_page, 0, self._own)
         self._pages = pages
 
     @property
@@ -411,7 +420,11 @@ class SharedPool(BlockPool):
                 return self._forced(self._first(cached))
             page, pool = lost
             pool.lose(page, self.taker)
-        own.add(pages.take_empty())
+        page = pages.take_empty()
+        reached, end = len(self.ref_counts), (page + 1) * pages.units
+        if end > reached:
+            self.reach(min(self.part.num_units, max(end, 2 * reached)))
+        own.add(page)
         return own.pop()
 
     def _on_busy(self, blocks: Iterable[int]) -> Iterable[int]:

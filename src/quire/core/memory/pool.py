@@ -84,18 +84,19 @@ class BlockPool:
     def __init__(
         self, num_blocks: int, num_ids: int | None = None, blank: BlankBlocks | None = None
     ) -> None:
-        """num_ids: one more than the highest number of a block; None: they are numbered through.
+        """num_ids: the numbers from 0 on that blocks have from the beginning (see ``reach``); None:
+            they are numbered through.
         blank: who has the blank ones; None: a stack, of which block 0 goes first.
         """
         self.num_blocks = num_blocks
-        ids = num_blocks if num_ids is None else num_ids
-        self.ref_counts = [0] * ids
-        self.times_found = array("I", [0]) * ids
+        self.ref_counts: list[int] = []
+        self.times_found = array("I")
         self.touched: set[int] | None = None
         self.now = 0.0  # seconds; see ``KVAllocator.advance``
-        self._charged = array("d", [0.0]) * ids  # seconds per owner, up to _since
-        self._since = array("d", [0.0]) * ids
-        self._hashes: list[BlockHash | None] = [None] * ids
+        self._charged = array("d")  # seconds per owner, up to _since
+        self._since = array("d")
+        self._hashes: dict[int, BlockHash] = {}
+        self.reach(num_blocks if num_ids is None else num_ids)
         self._block_of: dict[BlockHash, int] = {}
         # The latest num_blocks ones: when, for whom, and how many had been before that came.
         self._evicted: OrderedDict[BlockHash, tuple[float, int, int]] = OrderedDict()
@@ -109,6 +110,13 @@ class BlockPool:
         self.ranking: Ranking | None = None
         self._watcher: ContentWatcher | None = None
         self._kv_group = 0  # as which the watcher knows this pool
+
+    def reach(self, num_ids: int) -> None:
+        """Keep account of blocks of more numbers, which nobody has had before."""
+        more = num_ids - len(self.ref_counts)
+        self.ref_counts += [0] * more
+        for counts in (self.times_found, self._charged, self._since):
+            counts.frombytes(bytes(counts.itemsize * more))
 
     @property
     def num_free(self) -> int:
@@ -195,7 +203,7 @@ class BlockPool:
             self.touched.add(block)
         if self.ref_counts[block]:
             return False
-        if self._hashes[block] is None:
+        if block not in self._hashes:
             self._blank.append(block)
         else:
             self._cache(block)
@@ -212,7 +220,7 @@ class BlockPool:
             ``charge`` and what is owed for all of them; the blocks that are free now.
         """
         counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
-        freed, keeps = [], bool(self._until)
+        freed, keeps, hashes = [], bool(self._until), self._hashes
         for block, entry in zip(blocks, entries, strict=True):
             owners = counts[block]
             until_now = charged[block] = charged[block] + (now - since[block]) / owners
@@ -224,7 +232,7 @@ class BlockPool:
             if owners > 1:
                 continue
             freed.append(block)
-            if self._hashes[block] is None:
+            if block not in hashes:
                 self._blank.append(block)
             elif keeps:
                 self._cache(block)
@@ -245,7 +253,7 @@ class BlockPool:
         Where another block already holds that content, the index keeps the older one: hash to
         block is one to one, so a block leaves the index exactly when it is overwritten.
         """
-        if self._hashes[block] is None and content not in self._block_of:
+        if block not in self._hashes and content not in self._block_of:
             self._hashes[block] = content
             self._block_of[content] = block
             self._evicted.pop(content, None)
@@ -254,7 +262,7 @@ class BlockPool:
 
     def invalidate(self, block: int) -> None:
         """Forget what ``block`` holds: it was published, but could not be computed or fetched."""
-        content = self._hashes[block]
+        content = self._hashes.get(block)
         if content is not None:
             was_kept = self.kept.forget(block)
             self._forget(block, content)
@@ -266,7 +274,7 @@ class BlockPool:
 
     def clear(self) -> None:
         """Forget what all blocks hold. Their owners keep them."""
-        self._hashes = [None] * len(self._hashes)
+        self._hashes.clear()
         self._block_of.clear()
         if self.ranking is not None:
             self.ranking.clear()
@@ -285,7 +293,7 @@ class BlockPool:
 
     def content(self, block: int) -> BlockHash | None:
         """The hash under which ``block`` is published."""
-        return self._hashes[block]
+        return self._hashes.get(block)
 
     def eviction(self, content: BlockHash) -> Eviction | None:
         """When ``content`` was evicted, if it was here not long ago."""
@@ -325,8 +333,8 @@ class BlockPool:
         self.ref_counts = list(owners)
         free = [block for block, count in enumerate(owners) if not count]
         self.kept.clear()
-        self._cached = OrderedDict.fromkeys(b for b in free if self._hashes[b] is not None)
-        self._blank = [block for block in reversed(free) if self._hashes[block] is None]
+        self._cached = OrderedDict.fromkeys(b for b in free if b in self._hashes)
+        self._blank = [block for block in reversed(free) if block not in self._hashes]
 
     def _make_blank(self) -> int:
         """A free block whose content has been evicted, since there is no blank one."""
@@ -359,7 +367,7 @@ class BlockPool:
         self._since[block] = self.now
 
     def _evict(self, block: int) -> None:
-        content = self._hashes[block]
+        content = self._hashes.get(block)
         if content is not None:
             self._forget(block, content)
             if self._taking[1] != self.taker or self._taking[0] != self.now:
@@ -371,7 +379,7 @@ class BlockPool:
 
     def _forget(self, block: int, content: BlockHash) -> None:
         del self._block_of[content]
-        self._hashes[block] = None
+        del self._hashes[block]
         if self.ranking is not None:
             self.ranking.forget(block)
         if self._watcher is not None:

@@ -99,7 +99,7 @@ class PagedView:
         return self._pool.cached_blocks()
 
     def has_tokens(self, block: int) -> bool:
-        return self._occupancy is None or self._occupancy.filled[block] > 0
+        return self._occupancy is None or block in self._occupancy.filled
 
     def is_cached(self, block: int) -> bool:
         return self._pool.content(block) is not None

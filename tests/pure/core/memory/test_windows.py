@@ -53,6 +53,15 @@ def test_a_chunk_is_dropped_when_the_next_begins() -> None:
         assert len(allocator.table(0).block_ids) == position // 4 + 1 - dropped
 
 
+@pytest.mark.parametrize("by_chunks", [False, True])
+@pytest.mark.parametrize("tokens", [1, 4, 5, 6, 16, 17])
+def test_a_window_says_when_it_leaves_the_next_block_behind(tokens: int, by_chunks: bool) -> None:
+    window = Window(tokens, 1, by_chunks=by_chunks)
+    for left in range(12):
+        first = next(n for n in range(400) if window.left_behind(n, 4) > left)
+        assert window.leaves_at(left, 4) == first
+
+
 def test_a_hit_needs_what_the_next_token_sees_of_its_chunk() -> None:
     names = hash_blocks(root_hash(None), range(24), 4)
     window = Window(8, 1, by_chunks=True)
