@@ -4,7 +4,8 @@
 
 A record in benchmarks/peers/records gives docs/images/peers-NAME.svg: for each shape a row for each
 system and form of weights, a column for each workload. With NAME and FILE, what is shown of FILE
-becomes the record NAME first, in place of an older one.
+becomes the record NAME first, in place of an older one. peers.svg, for docs/why.md, shows parts
+of two of them beside each other.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ NAMES = {
     "alone": "one request alone",
     "brief": "one request alone",
 }
+SUMMARY = {
+    "bf16": (("bf16",), ("sharegpt", "alone")),
+    "gguf": (("Q4_K_M", "Q8_0"), ("alpaca", "alone")),
+}
+"""Forms of weights and workloads, by the record."""
 OURS, THEIRS = "#00796b", "#b0bec5"
 
 Rows = Sequence[Mapping[str, Any]]
@@ -89,6 +95,22 @@ def chart(shapes: Mapping[str, Rows], file: Path) -> None:
     plt.close(figure)
 
 
+def summary(records: Mapping[str, Rows], file: Path) -> None:
+    """What ``SUMMARY`` names, in one row of columns."""
+    figure, grid = plt.subplots(1, 4, figsize=(11, 1.5), layout="constrained")
+    columns = iter(grid)
+    for name, (forms, workloads) in SUMMARY.items():
+        rows = [row for row in records[name] if row["form"].split(" / ")[0] in forms]
+        for workload in workloads:
+            axes = next(columns)
+            _bars(axes, rows, workload)
+            axes.set_title(NAMES[workload], fontsize=10)
+            axes.invert_yaxis()
+            axes.tick_params(labelleft=workload == workloads[0])
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
+
+
 def _bars(axes: Axes, rows: Rows, name: str) -> None:
     labels = [f"{row['title']}, {row['form'].split(' / ')[0]}" for row in rows]
     told = [row["workloads"].get(name) for row in rows]
@@ -114,9 +136,12 @@ def main(images: Path = IMAGES) -> None:
         text = json.dumps(record(report), indent=1)
         (RECORDS / f"{sys.argv[1]}.json").write_text(f"{text}\n", encoding="utf-8")
     plt.rcParams.update({"svg.hashsalt": "quire", "svg.fonttype": "none", "font.size": 9})
+    records = {}
     for one in sorted(RECORDS.glob("*.json")):
         shapes = json.loads(one.read_text(encoding="utf-8"))["shapes"]
         chart(shapes, images / f"peers-{one.stem}.svg")
+        records[one.stem] = [row for rows in shapes.values() for row in rows]
+    summary(records, images / "peers.svg")
 
 
 if __name__ == "__main__":
