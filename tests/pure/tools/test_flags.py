@@ -89,6 +89,7 @@ def test_flags_that_ask_for_what_is_so_anyway_pass_with_a_line(
     (["--pipeline-parallel-size", "2"], "may only be 1, not 2: ranks divide every layer"),
     (["--load-format", "dummy"], "auto or safetensors or gguf, not dummy"),
     (["--max-model-length", "9"], "no flag --max-model-length; did you mean --max-model-len?"),
+    (["--prot", "8"], "no flag --prot; did you mean --port?"),
     (["-c", "8"], "-c is not here; write --max-model-len N"),
     (["--tensor", "8"], "no flag --tensor"),
     (["--zzzz"], "no flag --zzzz"),
