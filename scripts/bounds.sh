@@ -20,4 +20,4 @@ cat "$given/packages"
 "$uv" pip install --quiet --no-deps --requirement "$given/packages"
 others=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 echo "import site; site.addsitedir('$others')" >"$(echo "$VIRTUAL_ENV"/lib/python*/site-packages)/others.pth"
-"$VIRTUAL_ENV/bin/python" -m pytest --quiet --numprocesses 2 "$@"
+"$VIRTUAL_ENV/bin/python" -m pytest --numprocesses 2 "$@"

@@ -3,10 +3,10 @@
     python -m benchmarks.peers [--peers vllm openvino] [--weights bf16 int4] [--rounds 3] [--json]
 
 Each peer has an environment of its own; it is installed, and models are made and converted, on
-first use (--set-up does that alone). Models have real shapes and random weights. Each measurement
-is a new process with nothing beside it: greedy, all requests at once, and exactly as many tokens
-out as asked, or it fails. Tables tell medians, ± half of what the rounds are apart, and in
-brackets how many times as fast Quire is, with weights of as many bits.
+first use (--set-up does that alone). Models have real shapes and random weights, or are yours
+(--models). Each measurement is a new process with nothing beside it: greedy, all requests at once,
+and exactly as many tokens out as asked, or it fails. Tables tell medians, ± half of what the
+rounds are apart, and in brackets how many times as fast Quire is, with weights of as many bits.
 """
 
 from __future__ import annotations
@@ -50,6 +50,14 @@ def _arguments() -> argparse.Namespace:
 
     several("--peers", [*PEERS], [*_USUAL])
     several("--shapes", [*SHAPES], ["smollm-135m"])
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="DIRECTORY",
+        help="of real weights, as Hugging Face's libraries save them; in place of shapes",
+    )
     several("--weights", [*BITS], ["bf16"])
     several("--workloads", [*NAMES], [*NAMES])
     parser.add_argument("--num-prompts", type=int, default=64, help="at once (%(default)s)")
@@ -76,6 +84,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--set-up", action="store_true", help="install and convert, and no more")
     parser.add_argument("--json", action="store_true", help="report as JSON")
     arguments = parser.parse_args()
+    for model in arguments.models:
+        if not (model / "config.json").is_file():
+            parser.error(f"--models: {model} has no config.json")
     if arguments.cpu_isa not in (None, "auto") and arguments.peers != ["llamacpp"]:
         parser.error("--cpu-isa: only llama.cpp can be built to match; add --peers llamacpp")
     return arguments
@@ -87,7 +98,8 @@ def main() -> int:
     setup = Setup(cache, arguments.threads, arguments.cpu_isa, arguments.cache_gib)
     systems = {"quire": Quire(setup), **{name: PEERS[name](setup) for name in arguments.peers}}
     session = Session(setup.cache, systems, arguments.weights)
-    tables = {shape: session.set_up(shape) for shape in arguments.shapes}
+    chosen = [str(model) for model in arguments.models] or arguments.shapes
+    tables = {shape: session.set_up(shape) for shape in chosen}
     if arguments.set_up:
         return int(any(row.failure for rows in tables.values() for row in rows))
     machine = facts(arguments.threads)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sysconfig
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.peers.cache import Cache
+from benchmarks.peers.cache import Cache, PeerError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 _FILES, _WORDS = 200, 8192  # of the tokenizer: what it is trained on, and how much it knows
 _SEED = 0
 _MADE = "1"  # changes with what is made here
+_DEVIATION = 0.02  # of weights that are drawn here, not by transformers
+_FILE_BYTES = 1 << 30  # of a file of such weights
 
 
 class Shape(NamedTuple):
@@ -19,6 +26,8 @@ class Shape(NamedTuple):
 
     config: str
     fields: Mapping[str, Any]
+    large: bool = False  # drawn one matrix after the other, of four bits as they are stored
+    four_bits_alone: bool = False  # not made in 16, which would fill memory and disk
 
     @property
     def max_model_len(self) -> int:
@@ -125,6 +134,53 @@ SHAPES: Mapping[str, Shape] = {
             "tie_word_embeddings": True,
         },
     ),
+    "llama-1b": Shape(  # Llama 3.2's
+        "LlamaConfig",
+        {
+            "vocab_size": 128256,
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 8192,
+            "rope_theta": 500000.0,
+            "tie_word_embeddings": True,
+        },
+        large=True,
+    ),
+    "qwen3-4b": Shape(
+        "Qwen3Config",
+        {
+            "vocab_size": 151936,
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 8192,
+            "rope_theta": 1000000.0,
+            "tie_word_embeddings": True,
+        },
+        large=True,
+    ),
+    "llama-8b": Shape(  # Llama 3.1's
+        "LlamaConfig",
+        {
+            "vocab_size": 128256,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 8192,
+            "rope_theta": 500000.0,
+            "tie_word_embeddings": False,
+        },
+        large=True,
+        four_bits_alone=True,
+    ),
     "opt-125m": Shape(
         "OPTConfig",
         {
@@ -141,17 +197,59 @@ SHAPES: Mapping[str, Shape] = {
 }
 
 
-def folder_of(shape: str) -> str:
+def shape_of(name: str) -> Shape:
+    """One of ``SHAPES``, or what the config in a model's directory says."""
+    if name in SHAPES:
+        return SHAPES[name]
+    config = json.loads(Path(name, "config.json").read_text(encoding="utf-8"))
+    return Shape(config["model_type"], config)
+
+
+def folder_of(name: str) -> str:
     """Where a shape's model and what is converted of it lie in the cache."""
-    return f"models/{shape}"
+    if name in SHAPES:
+        return f"models/{name}"
+    path = Path(name).resolve()
+    return f"models/{path.name}-{zlib.crc32(str(path).encode()):08x}"
 
 
-def random_model(cache: Cache, shape: str) -> Path:
-    """A model's directory as Hugging Face's libraries save it, in bfloat16."""
-    name = f"{folder_of(shape)}/hf"
+def directory_of(cache: Cache, name: str) -> Path:
+    """A model's directory as Hugging Face's libraries save it; a shape's is in bfloat16."""
+    if name not in SHAPES:
+        return Path(name).resolve()
+    shape = SHAPES[name]
+    if shape.four_bits_alone:
+        raise PeerError(f"{name} is made in four bits alone: name a form of GGUF")
+    save = _save_drawn if shape.large else save_random
     return cache.once(
-        name, f"{SHAPES[shape]} {_MADE}", lambda path: save_random(SHAPES[shape], path)
+        f"{folder_of(name)}/hf", f"{_told(shape)} {_MADE}", lambda path: save(shape, path)
     )
+
+
+def description_of(cache: Cache, name: str) -> Path:
+    """The directory of a shape's config and tokenizer, without weights."""
+
+    def describe(path: Path) -> None:
+        path.mkdir()
+        _tokenizer(path)
+        _config(SHAPES[name]).save_pretrained(path)
+
+    inputs = f"{_told(SHAPES[name])} {_MADE}"
+    return cache.once(f"{folder_of(name)}/config", inputs, describe)
+
+
+def _told(shape: Shape) -> str:
+    return f"Shape(config={shape.config!r}, fields={shape.fields!r})"
+
+
+def _config(shape: Shape) -> PretrainedConfig:
+    import transformers
+
+    known: PretrainedConfig = getattr(transformers, shape.config)(**_COMMON, **shape.fields)
+    if shape.large:
+        causal = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(known)]
+        known.architectures, known.dtype = [causal.__name__], "bfloat16"
+    return known
 
 
 def save_random(shape: Shape, path: Path) -> None:
@@ -162,9 +260,36 @@ def save_random(shape: Shape, path: Path) -> None:
     path.mkdir()
     _tokenizer(path)
     torch.manual_seed(_SEED)
-    config = getattr(transformers, shape.config)(**_COMMON, **shape.fields)
-    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+    model = transformers.AutoModelForCausalLM.from_config(_config(shape)).to(torch.bfloat16)
     model.save_pretrained(path)
+
+
+def _save_drawn(shape: Shape, path: Path) -> None:
+    """The same where a whole model would fill memory: a file after the other."""
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+
+    path.mkdir()
+    _tokenizer(path)
+    config = _config(shape)
+    config.save_pretrained(path)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    tied = ("lm_head.weight",) if config.tie_word_embeddings else ()
+    left = {name: one.shape for name, one in model.state_dict().items() if name not in tied}
+    torch.manual_seed(_SEED)
+    where: dict[str, str] = {}
+    while left:
+        file, tensors, size = f"model-{len({*where.values()}) + 1:05d}.safetensors", {}, 0
+        while left and size < _FILE_BYTES:
+            name, numbers = next(iter(left)), left.pop(next(iter(left)))
+            values = torch.empty(numbers, dtype=torch.bfloat16)
+            tensors[name] = values.fill_(1) if len(numbers) == 1 else values.normal_(0, _DEVIATION)
+            size, where[name] = size + values.nbytes, file
+        save_file(tensors, path / file, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": where}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
 def _tokenizer(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.peers.cache import Cache, PeerError
 from benchmarks.peers.measure import Failure, Sample, measure
-from benchmarks.peers.models import SHAPES
+from benchmarks.peers.models import shape_of
 from benchmarks.peers.systems.system import BITS, OF_PEERS, Run, System
 from benchmarks.peers.table import Row
 from benchmarks.peers.workloads import Workload
@@ -52,7 +52,7 @@ class Session:
         self, shape: str, rows: Sequence[Row], workloads: Sequence[Workload], rounds: int
     ) -> None:
         """Fill the rows. Every second round goes backwards, so that nobody is always first."""
-        fitting = [one for one in workloads if one.longest <= SHAPES[shape].max_model_len]
+        fitting = [one for one in workloads if one.longest <= shape_of(shape).max_model_len]
         for number in range(rounds):
             for workload in fitting:
                 for row in rows if number % 2 == 0 else [*reversed(rows)]:

@@ -11,7 +11,8 @@ from quire_lab.bench.workloads import BenchRequest, make_workload, one_request
 
 _SEED = 7
 _FIRST_TOKENS = (1900, 4096)
-NAMES = ("sharegpt", "alpaca", "prefix", "alone", "first-token")
+NAMES = ("sharegpt", "alpaca", "prefix", "alone", "brief", "first-token")
+_ALONE = {"alone": 256, "brief": 64}  # tokens of the answer
 
 
 class Workload(NamedTuple):
@@ -54,8 +55,8 @@ def workloads(names: Sequence[str], num_prompts: int) -> list[Workload]:
     """Those of ``NAMES``, in the table's order; "first-token" is one for each length."""
     found: list[Workload] = []
     for name in (name for name in NAMES if name in names):
-        if name == "alone":
-            found.append(Workload(name, [one_request(128, 256, _SEED)]))
+        if name in _ALONE:
+            found.append(Workload(name, [one_request(128, _ALONE[name], _SEED)]))
         elif name == "first-token":
             found += [
                 Workload(f"{name}-{length}", [one_request(length, 1, _SEED)])

@@ -21,8 +21,11 @@ pytest.importorskip("zensical", reason="zensical is not installed")
 pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="Quire runs without its docs")
 
 TALLEST = 8000  # pixels, where a window is 1,440 wide
+ONE_SCREEN = 900  # where why.html ends, but for the site's footer
 _LOOK = """() => ({
     height: document.documentElement.scrollHeight,
+    end: Math.max(...[...document.querySelectorAll("article > *")].map(
+        one => one.getBoundingClientRect().bottom)),
     missing: [...document.images].filter(one => !one.naturalWidth).map(one => one.src),
     links: [...document.querySelectorAll("a[href], link[href]")].map(one => one.href),
     ids: [...document.querySelectorAll("[id]")].map(one => one.id),
@@ -77,6 +80,7 @@ def test_all_pictures_and_links_lead_somewhere_and_no_page_is_endless(
     assert squeezed == {}
     assert {name: one["missing"] for name, one in found.items() if one["missing"]} == {}
     assert {name: one["height"] for name, one in found.items() if one["height"] > TALLEST} == {}
+    assert found[f"{url}why.html"]["end"] <= ONE_SCREEN
     linked = {
         name: {link.partition("#")[0] for link in one["links"]} - {name}
         for name, one in found.items()

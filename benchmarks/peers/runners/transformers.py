@@ -42,7 +42,7 @@ def _together(manager: Any, requests: list[Request]) -> list[list[int]]:
 def _manager(model: Any, job: Job) -> Any:
     config = model.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = config.hidden_size // config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     page = _PAGE * 2 * config.num_hidden_layers * heads * width * 2  # bytes, of 16-bit numbers
     batching = ContinuousBatchingConfig(
         page_size=_PAGE,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.peers.cache import TORCH
-from benchmarks.peers.models import random_model
+from benchmarks.peers.models import directory_of
 from benchmarks.peers.systems.system import Peer
 
 _VERSION = "5.23.0"
@@ -22,4 +22,4 @@ class Transformers(Peer):
         return self.setup.cache.environment("transformers", requirements)
 
     def model(self, shape: str, weights: str) -> Path:
-        return random_model(self.setup.cache, shape)
+        return directory_of(self.setup.cache, shape)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.peers.cache import TORCH, PeerError
-from benchmarks.peers.models import SHAPES, folder_of, random_model
+from benchmarks.peers.models import description_of, directory_of, folder_of, shape_of
 from benchmarks.peers.systems.system import Peer, Run
 
 _VERSION = "0.3.36"
@@ -15,6 +15,7 @@ _SOURCES = f"llama_cpp_python-{_VERSION}"
 _CONVERTER = (TORCH, "transformers==5.23.0", "gguf", "sentencepiece", "protobuf")
 _QUANTIZED_AS: Mapping[str, str] = {"int8": "Q8_0", "int4": "Q4_0"}
 GGUF = ("Q8_0", "Q4_K_M", "Q4_0")
+_DRAWN = "Q4_K_M"  # of large shapes
 _UNKNOWN = ("OPTConfig",)
 
 _TARGETS = ("llama-server", "llama-quantize")
@@ -51,7 +52,7 @@ class LlamaCpp(Peer):
         return self.setup.cache.environment("llama.cpp", _CONVERTER)
 
     def set_up(self, shape: str, weights: str) -> None:
-        if SHAPES[shape].config in _UNKNOWN:
+        if shape_of(shape).config in _UNKNOWN:
             raise PeerError(f"llama.cpp does not know the architecture of {shape}")
         self._build()
         super().set_up(shape, weights)
@@ -60,24 +61,30 @@ class LlamaCpp(Peer):
         if weights == "bf16":
             return self._converted(shape)
         cache, form = self.setup.cache, _QUANTIZED_AS.get(weights, weights)
+        drawn = form == _DRAWN and shape_of(shape).large
 
         def quantize(path: Path) -> None:
+            if drawn:
+                return self._convert(description_of(cache, shape), path, "--drawn")
             cache.run([self._program("llama-quantize"), self._converted(shape), path, form])
 
-        return cache.once(f"{folder_of(shape)}/{form}.gguf", _VERSION, quantize)
+        inputs = f"{_VERSION} drawn" if drawn else _VERSION
+        return cache.once(f"{folder_of(shape)}/{form}.gguf", inputs, quantize)
 
     def command(self, run: Run) -> list[str]:
         return [*super().command(run), "--program", str(self._program("llama-server"))]
 
     def _converted(self, shape: str) -> Path:
         cache = self.setup.cache
+        return cache.once(
+            f"{folder_of(shape)}/bf16.gguf",
+            _VERSION,
+            lambda path: self._convert(directory_of(cache, shape), path),
+        )
 
-        def convert(path: Path) -> None:
-            script = "benchmarks.peers.runners.gguf"
-            model = random_model(cache, shape)
-            cache.run([self.python(), "-m", script, self._sources(), model, path])
-
-        return cache.once(f"{folder_of(shape)}/bf16.gguf", _VERSION, convert)
+    def _convert(self, model: Path, path: Path, *flags: str) -> None:
+        script = "benchmarks.peers.runners.gguf"
+        self.setup.cache.run([self.python(), "-m", script, self._sources(), model, path, *flags])
 
     def _sources(self) -> Path:
         def download(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.cache import TORCH
-from benchmarks.peers.models import folder_of, random_model
+from benchmarks.peers.models import directory_of, folder_of
 from benchmarks.peers.systems.system import Peer
 
 _VERSION = "2026.4.1"
@@ -39,7 +39,7 @@ class OpenVino(Peer):
             exporter = [str(python.with_name("optimum-cli")), "export", "openvino"]
             task = ["--task", "text-generation-with-past"]
             form = ["--weight-format", *_EXPORTED_AS[weights]]
-            model = random_model(cache, shape)
+            model = directory_of(cache, shape)
             cache.run([*exporter, "--model", str(model), *task, *form, str(path)])
 
         return cache.once(name, f"{_EXPORTER} {_VERSION}", export)

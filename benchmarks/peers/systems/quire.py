@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.peers.models import random_model
+from benchmarks.peers.models import directory_of
 from benchmarks.peers.systems.llama_cpp import GGUF, LlamaCpp
 from benchmarks.peers.systems.system import Run, System
 from quire import __version__
@@ -37,7 +37,7 @@ class Quire(System):
     def _model(self, shape: str, weights: str) -> Path:
         if weights in GGUF:
             return LlamaCpp(self.setup).model(shape, weights)
-        return random_model(self.setup.cache, shape)
+        return directory_of(self.setup.cache, shape)
 
     def command(self, run: Run) -> list[str]:
         model = self._model(run.shape, run.weights)

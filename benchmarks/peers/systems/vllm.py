@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.peers.cache import TORCH
-from benchmarks.peers.models import random_model
+from benchmarks.peers.models import directory_of
 from benchmarks.peers.systems.system import Peer
 
 _VERSION = "0.32.0"
@@ -23,7 +23,7 @@ class Vllm(Peer):
         return self.setup.cache.environment("vllm", requirements)
 
     def model(self, shape: str, weights: str) -> Path:
-        return random_model(self.setup.cache, shape)
+        return directory_of(self.setup.cache, shape)
 
     def environment(self) -> dict[str, str]:
         cores = sorted(os.sched_getaffinity(0))[: self.setup.threads]

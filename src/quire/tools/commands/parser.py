@@ -132,7 +132,8 @@ class Parser(argparse.ArgumentParser):
         if text := self.explained(flag):
             return f"{flag} is not here; {text}"
         known = [name for name in self._option_string_actions if name.startswith("--")]
-        close = difflib.get_close_matches(flag, known, n=1)
+        close = difflib.get_close_matches(flag, known, n=3)
+        close.sort(key=lambda name: sorted(name) != sorted(flag))  # two letters changed places
         return f"there is no flag {flag}" + (f"; did you mean {close[0]}?" if close else "")
 
     # -- the file --------------------------------------------------------------------------
