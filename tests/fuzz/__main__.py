@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple
 
 from fuzz.case import LANGUAGES, Case, drawn, remade
@@ -25,8 +27,10 @@ from fuzz.child import Limits, Outcome, run
 from fuzz.corpus import CORPUS
 from fuzz.served import ask, servers
 from fuzz.shrink import shrunk
+from support import ran
 
 _SHOWN = 1_200  # characters of a case
+_AT_ONCE = 50  # seeds that are written down at once
 _FAILURES = {"crashed", "large", "wrong"}
 
 
@@ -85,8 +89,10 @@ def report(all_tried: Iterator[Tried], given: argparse.Namespace, limits: Limits
     started = time.monotonic()
     kinds, used, most = Counter[tuple[str, str]](), Counter[str](), Counter[str]()
     known = set[tuple[str, str, str]]()
+    account = _Account(given.ledger, given.language or "all languages")
     for number, one in enumerate(_until_interrupted(all_tried), 1):
         language, outcome = one.case.language, one.outcome
+        account.add(one)
         kinds[language, outcome.kind] += 1
         used[language] += round(outcome.seconds * 1000)
         most[language] = max(most[language], outcome.memory)
@@ -99,12 +105,40 @@ def report(all_tried: Iterator[Tried], given: argparse.Namespace, limits: Limits
                 print(f"    as: {json.dumps(case.given, ensure_ascii=False)[:_SHOWN]}", flush=True)
         if number == given.cases or time.monotonic() - started > given.seconds:
             break
+    account.write()
     for language in used:
         came = [f"{n:,} {kind}" for (of, kind), n in sorted(kinds.items()) if of == language]
         cost = f"{used[language] / 1000:8,.0f} s  {most[language] / 2**20:6,.0f} MiB at most"
         print(f"{language:10}{cost}  {', '.join(came)}")
     print(f"{kinds.total():,} cases, {used.total() / 3.6e6:.3f} hours of a processor")
     return int(any(kind in _FAILURES for _, kind in kinds))
+
+
+class _Account:
+    """Writes seeds into a ledger, some hundred at once; of the last it may have only begun."""
+
+    def __init__(self, ledger: Path | None, languages: str) -> None:
+        self._ledger, self._what = ledger, f"fuzzed cases of {languages}"
+        self._seeds: list[int] = []
+        self._began = _processor_seconds()
+
+    def add(self, one: Tried) -> None:
+        if self._seeds and one.seed != self._seeds[-1] and len(self._seeds) >= _AT_ONCE:
+            self.write()
+        if not self._seeds or one.seed != self._seeds[-1]:
+            self._seeds.append(one.seed)
+
+    def write(self) -> None:
+        now = _processor_seconds()
+        first = self._seeds[0] if self._seeds else 0
+        ran.note(self._ledger, self._what, first, len(self._seeds), now - self._began)
+        self._seeds, self._began = [], now
+
+
+def _processor_seconds() -> float:
+    """Of this process and of the children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _until_interrupted(all_tried: Iterator[Tried]) -> Iterator[Tried]:
@@ -132,7 +166,10 @@ def main() -> int:
     parser.add_argument(
         "--shrinking", type=float, default=60.0, help="seconds for a finding (%(default)s)"
     )
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="of what has run, added to")
     given = parser.parse_args()
+    if given.corpus:
+        given.ledger = None  # they are drawn from no seeds
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(errors="backslashreplace")  # a case may hold half a surrogate pair
     limits = Limits(given.clock)

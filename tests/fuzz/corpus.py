@@ -39,5 +39,6 @@ CORPUS: Mapping[str, Case] = {
     "a batch as large as memory": _template("{{ [1] | batch(10 ** 9, 'x') | list }}"),
     "nothing, of a block": _template("{% filter first %}{{ x }}{% endfilter %}"),
     "a rule that ends with a word": _lark('start: "x"+ r', 'r[stop="a"]: /b*/'),
+    "an expression with more states than there may be": Case("regex", {"regex": "aaaaba{50000}a"}),
     "a line for each letter": _template("{{ ('a' * 10 ** 6) | wordwrap(1) }}"),
 }

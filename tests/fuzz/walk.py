@@ -32,7 +32,7 @@ def walk(
     while len(output) < most:
         (mask,) = masks(guide, [output], size)
         if guide.failure is not None:
-            if _TOO_COMPLEX not in guide.failure and not _follows(alone(), output):
+            if not _is_too_complex(guide) and not _follows(alone(), output):
                 raise Broken(f"after tokens that were allowed: {guide.failure}")
             return output, False
         allowed = mask.nonzero()[0]
@@ -47,6 +47,10 @@ def walk(
             return output, True
         output.append(token)
     return output, False
+
+
+def _is_too_complex(guide: Guide) -> bool:
+    return guide.failure is not None and _TOO_COMPLEX in guide.failure
 
 
 def masks(guide: Guide, outputs: Sequence[Sequence[int]], size: int) -> Sequence[Mask]:
@@ -79,10 +83,11 @@ def _turned(guide: Guide, output: list[int], mask: Mask, chance: random.Random) 
     drafts = [int(chance.choice(allowed)), *(chance.randrange(size) for _ in range(3))]
     places = [output + drafts[:number] for number in range(len(drafts) + 1)]
     before = masks(other, places, size)[0]
-    if other.failure is not None and _TOO_COMPLEX in other.failure:
+    if not _is_too_complex(other):
+        other.retreat(len(output))
+        (after,) = masks(other, [output], size)
+    if _is_too_complex(other):  # on its way back, too
         return guide if other is not guide else guide.rules.guide()
-    other.retreat(len(output))
-    (after,) = masks(other, [output], size)
     if not (np.array_equal(mask, before) and np.array_equal(mask, after)):
         raise Broken("a draft or a fork has changed what may come next")
     return other

@@ -1,6 +1,6 @@
 """Lives, one after the other; or one of them again, as short as it still fails.
 
-python -m lives [NUMBER] [--first N] [--lives N] [--jobs N]
+python -m lives [NUMBER] [--first N] [--lives N] [--jobs N] [--ledger FILE]
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import MISSING, Field, fields, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from lives.life import live
 from lives.script import Life, draw
+from support import ran
 from support.least import least
 
 _AT_ONCE = 500  # lives that a process is given
@@ -62,34 +65,52 @@ def _without(one: Any, field: Field[Any]) -> Any:
     return one if field.default is MISSING else replace(one, **{field.name: field.default})
 
 
-def some(numbers: range) -> tuple[Counter[str], int | None]:
-    """What has happened in lives, and the number of the first that is not well."""
+class Lived(NamedTuple):
+    """What has happened in lives.
+
+    wrong: the number of the first that is not well. seconds: of a processor.
+    """
+
+    first: int
+    count: int
+    happened: Counter[str]
+    wrong: int | None
+    seconds: float
+
+
+def some(numbers: range) -> Lived:
+    """One after the other, up to the first that is not well."""
     happened: Counter[str] = Counter()
+    began, lived, wrong = time.process_time(), 0, None
     logging.disable(logging.CRITICAL)
     try:
         for number in numbers:
+            lived += 1
             try:
                 happened += live(draw(number))
             except Exception:
-                return happened, number
+                wrong = number
+                break
     finally:
         logging.disable(logging.NOTSET)
-    return happened, None
+    return Lived(numbers.start, lived, happened, wrong, time.process_time() - began)
 
 
-def search(first: int, count: int, jobs: int) -> tuple[Counter[str], int | None]:
-    """``some`` on as many processes; ends with the first that is not well."""
+def search(
+    first: int, count: int, jobs: int, ledger: Path | None = None
+) -> tuple[Counter[str], int | None]:
+    """``some`` on as many processes; ends with the first that is not well, if one is."""
     last = first + count
     parts = [range(n, min(n + _AT_ONCE, last)) for n in range(first, last, _AT_ONCE)]
     happened: Counter[str] = Counter()
-    if jobs == 1:
-        return some(range(first, last))
-    with ProcessPoolExecutor(jobs) as pool:
-        for counts, wrong in pool.map(some, parts):
-            happened += counts
-            if wrong is not None:
-                pool.shutdown(cancel_futures=True)
-                return happened, wrong
+    with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as pool:
+        for lived in map(some, parts) if pool is None else pool.map(some, parts):
+            happened += lived.happened
+            ran.note(ledger, "lives", lived.first, lived.count, lived.seconds)
+            if lived.wrong is not None:
+                if pool is not None:
+                    pool.shutdown(cancel_futures=True)
+                return happened, lived.wrong
     return happened, None
 
 
@@ -114,11 +135,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--lives", type=int, default=10_000, help="(default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="of what has run, added to")
     given = parser.parse_args()
     if given.number is not None:
         return tell(given.number)
     began = time.monotonic()
-    happened, wrong = search(given.first, given.lives, given.jobs)
+    happened, wrong = search(given.first, given.lives, given.jobs, given.ledger)
     if wrong is not None:
         print(f"life {wrong} is not well", flush=True)
         return tell(wrong)

@@ -192,7 +192,7 @@ class Run(Capability):
         self.turns: dict[str, Account] = {}
         self._faults: list[str] = []
         self._mid: list[Event] = []
-        self._later: list[Event] = []
+        self._later: list[Turn | Cut] = []
         self._read: dict[bytes, float] = {}  # when each adapter will have been read
 
     def _make_scheduler(self, settings: Settings, allocator: KVAllocator) -> Scheduler:
@@ -441,9 +441,7 @@ class Run(Capability):
         coming, engine = list(reversed(self.life.events)), self.engine
         tick = 0
         while coming or engine.has_work or self._later:
-            later, self._later = self._later, []
-            for event in later:
-                self._do(event)
+            self._do_later()
             while coming and coming[-1].at <= tick:
                 self._begin(coming.pop())
             if engine.has_work:
@@ -454,6 +452,16 @@ class Run(Capability):
             assert tick < _MOST_STEPS, "no progress"
         self._end()
         return self.oracle.happened
+
+    def _do_later(self) -> None:
+        """What waits for the end of a session's turn."""
+        later, self._later = self._later, []
+        for event in later:
+            account = self.sessions.get(event.session)
+            if account is None or account.turn is None:
+                self._do(event)
+            else:
+                self._later.append(event)
 
     def _begin(self, event: Event) -> None:
         if getattr(event, "mid", False) and not self.life.settings.ahead:

@@ -75,16 +75,16 @@ class Oracle:
         under_way: a step that has not been taken in; what it writes need not be there.
         """
         self._num_checks += 1
-        tables = [
-            (self.scheduler.allocator.table(seq_id).kv_groups, group)
+        holders = [
+            (seq_id, group.status.value == "swapped")
             for group in self.everyone()
             for seq_id in group.tables()
         ]
-        for number, kv_group in enumerate(self.kv_groups):
+        for kv_group in self.kv_groups:
             device, host = [0] * len(kv_group.device.ref_counts), [0] * kv_group.host.num_blocks
-            for own, group in tables:
-                counts = host if group.status.value == "swapped" else device
-                for block in own[number].block_ids:
+            for seq_id, swapped in holders:
+                counts = host if swapped else device
+                for block in kv_group.table(seq_id).block_ids:
                     counts[block] += 1
             assert kv_group.device.ref_counts == device, "references to blocks"
             assert kv_group.host.ref_counts == host, "references to blocks of the host"
@@ -104,14 +104,12 @@ class Oracle:
         """No block is found that does not hold what its name says."""
         unsettled = set() if under_way is None else self._written(under_way)
         for number, kv_group in enumerate(self.kv_groups):
-            held = self.device.pools[number].device
+            held, contents = self.device.pools[number].device, self.contents
+            of_states = isinstance(kv_group, StateAllocator)
             for name, block in kv_group.device._block_of.items():
-                keys = self.contents.get(name)
-                if keys is None:
-                    keys = self._learn(name)
-                there, wanted = held[block], keys
-                if isinstance(kv_group, StateAllocator):
-                    there, wanted = there[1:2], keys[-1:]
+                there, wanted = held[block], contents.get(name) or self._learn(name)
+                if of_states:
+                    there, wanted = there[1:2], wanted[-1:]
                 if there != wanted and (number, block) not in unsettled:
                     raise AssertionError(
                         f"block {block} of KV group {number} can be found, and holds {held[block]}"

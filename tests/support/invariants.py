@@ -32,6 +32,11 @@ def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
     assert len(pool.kept.free) <= pool.num_blocks // SHARE
 
 
+def _cached(pool: BlockPool) -> list[int]:
+    counts = enumerate(zip(pool.ref_counts, pool._hashes, strict=True))
+    return [block for block, (refs, name) in counts if not refs and name is not None]
+
+
 def check_allocator(allocator: PagedAllocator) -> None:
     size = allocator.block_size
     tables = allocator.tables.values()
@@ -39,8 +44,7 @@ def check_allocator(allocator: PagedAllocator) -> None:
     check_pool(allocator.device, (b for t in on_device for b in t.blocks))
     check_pool(allocator.host, (b for t in tables if t.swapped for b in t.blocks))
     pool = allocator.device
-    cached = [b for b, count in enumerate(pool.ref_counts) if not count and pool.content(b)]
-    assert sorted(allocator.device.cached_blocks()) == cached
+    assert sorted(pool.cached_blocks()) == _cached(pool)
     filled: dict[int, int] = {}
     for table in on_device:
         assert (table.num_dropped + len(table.blocks)) * size >= max(table.num_tokens, 1)
@@ -105,14 +109,14 @@ def check_pages(allocator: LayeredAllocator) -> None:
     for number, (one, pool, own) in enumerate(groups):
         span, per_page = pool.part.span, pool.part.per_page
         owners_of = Counter(on_device(one))
-        for block, refs in enumerate(pool.ref_counts):
-            assert refs == owners_of[block]
-            if refs or pool.content(block) is not None:
-                assert block % units % span == 0 and block % units // span < per_page
-                assert owners.setdefault(block // units, number) == number, "two have one page"
+        assert pool.ref_counts == [owners_of[block] for block in range(len(pool.ref_counts))]
+        counts = enumerate(zip(pool.ref_counts, pool._hashes, strict=True))
+        for block in [block for block, (refs, name) in counts if refs or name is not None]:
+            assert block % units % span == 0 and block % units // span < per_page
+            assert owners.setdefault(block // units, number) == number, "two have one page"
         assert pool.num_held == own.total()
         assert pool.num_free == per_page * (count - busy + len(own)) - own.total()
-        cached = [b for b, refs in enumerate(pool.ref_counts) if not refs and pool.content(b)]
+        cached = _cached(pool)
         assert sorted(pool.cached_blocks()) == cached and pool.num_cached == len(cached)
     usage = allocator.usage()
     assert min(usage) >= 0 and usage.capacity == count * units * size

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from lives.__main__ import failure_of, search, shortest
 from lives.life import Run
 from lives.script import Abort, Ask, Fault, Life, Open, Settings, Turn, draw
 
+from support import ran
 from support.fake_model import Sight
 
 LIVES = 800
@@ -100,6 +102,31 @@ def test_a_life_that_fails_is_told_by_what_it_fails_of(monkeypatch: pytest.Monke
     assert len(short.events) == 1 and failure_of(short) is not None
     monkeypatch.setattr(Ask, "request", request)
     assert failure_of(two) is None
+
+
+def test_what_has_run_adds_up(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    for first, count in ((0, 5), (3, 4), (100, 2)):
+        _, wrong = search(first, count, 1, ledger)
+        assert wrong is None
+    ran.note(ledger, "cases", 7, 50, 1800.0)
+    ran.note(ledger, "cases", 57, 50, 1800.0)
+    ran.note(ledger, "cases", 0, 0, 1.0)
+    batches = ran.read([ledger])
+    assert [(one.what, one.first, one.count) for one in batches] == [
+        ("lives", 0, 5), ("lives", 3, 4), ("lives", 100, 2), ("cases", 7, 50), ("cases", 57, 50),
+    ]  # fmt: skip
+    assert all(one.seconds > 0 for one in batches)
+    cases, lives = ran.told(batches).splitlines()
+    assert cases == "cases: 100 seeds, 1.000 hours of a processor, commits: 1"
+    assert lives.startswith("lives: 9 seeds, 0.00")
+
+
+def test_a_batch_says_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("lives.__main__.live", lambda life: 1 // (life.number - 3) and Counter())
+    assert search(0, 10, 1, tmp_path / "ledger")[1] == 3
+    (batch,) = ran.read([tmp_path / "ledger"])
+    assert (batch.first, batch.count) == (0, 4)
 
 
 def test_a_device_that_takes_steps_out_of_order_is_found_out() -> None:
