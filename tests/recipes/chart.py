@@ -45,9 +45,9 @@ RECIPE = Recipe(
     [
         (
             _REPORT,
-            "from quire_lab.reports.page import Page\n",
+            "from quire_lab.reports.page import Page, moment_page\n",
             "from quire_lab.reports.decisions import draw_decisions\n"
-            "from quire_lab.reports.page import Page\n",
+            "from quire_lab.reports.page import Page, moment_page\n",
         ),
         (
             _REPORT,

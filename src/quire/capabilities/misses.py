@@ -274,7 +274,7 @@ def _owner(request: Request) -> tuple[str, str]:
 
 
 def _findable(depth: int, tokens: bytes, block_size: int) -> int:
-    """Of a prompt's first ``depth`` tokens, those in full blocks; one token is always computed."""
+    """How many of a prompt's first ``depth`` tokens are in full blocks; one is always computed."""
     return min(depth - depth % block_size, len(tokens) // _WIDTH - 1)
 
 

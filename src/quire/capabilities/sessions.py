@@ -190,7 +190,7 @@ class SessionManager(Capability):
         adapter: Adapter | None = None,
         recompute_last_n: int | None = None,
     ) -> None:
-        """RequestError if too many are open; ``client``: whose share it counts against, if any.
+        """Open a session. RequestError: too many are open. client: whose share it counts against.
 
         recompute_last_n: what it keeps when its ring is full (see ``OpenSession``).
         """

@@ -36,7 +36,7 @@ class Header(NamedTuple):
 
     @property
     def lengths(self) -> list[int]:
-        """Of the fields, in elements, in their order."""
+        """Lengths of the fields, in elements, in their order."""
         tokens, seqs = self.tokens, self.seqs
         lengths = [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed]
         lengths += (self.adapted, tokens * self.biases, tokens * self.biases)

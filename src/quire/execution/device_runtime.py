@@ -220,7 +220,7 @@ class OnCPU:
     def _make_worker(
         self, model: Model, forward: Forward, kernels: Kernels, adapters: StepAdapters | None
     ) -> Worker:
-        """Of the model that is served."""
+        """A worker for the model that is served."""
         return Worker(model, self._kv_cache, forward, kernels)
 
     def _free(self) -> int:

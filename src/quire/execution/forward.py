@@ -43,7 +43,7 @@ class Hidden(NamedTuple):
     adapted: Sequence[AdaptedRows] = ()
 
     def heads(self, rows: Sequence[int]) -> list[OtherHead]:
-        """By which heads logits are made of these of the states, where it is not the model's."""
+        """The heads other than the model's by which logits are made of these rows of the states."""
         return _heads(self.adapted, rows)
 
 

@@ -49,7 +49,7 @@ class MemoryLimit(NamedTuple):
 
 
 def memory_limits(system: Path = SYSTEM, process: Path = PROCESS) -> list[MemoryLimit]:
-    """Of cgroups, version 1 or 2, of NUMA nodes, and of the process itself (ulimit)."""
+    """The limits of cgroups (version 1 or 2), of NUMA nodes, and of the process itself (ulimit)."""
     return [
         *(limit for group in directories("memory", system, process) for limit in _of_group(group)),
         *_of_nodes(system, process),
@@ -80,7 +80,7 @@ def _of_files(group: Path, total: str) -> int:
 
 
 def _of_nodes(system: Path, process: Path) -> Iterator[MemoryLimit]:
-    """Of the NUMA nodes that memory may come from, where those are not all."""
+    """The limit of the NUMA nodes that memory may come from, where those are not all."""
     nodes = {
         int(path.name.removeprefix("node")): path
         for path in (system / "devices/system/node").glob("node[0-9]*")
@@ -99,7 +99,7 @@ def _of_nodes(system: Path, process: Path) -> Iterator[MemoryLimit]:
 
 
 def _allowed_nodes(process: Path) -> set[int] | None:
-    """By the cpuset, and by the policy that numactl --membind sets; None: it is not told."""
+    """The NUMA nodes that the cpuset and numactl --membind allow; None: unknown."""
     text = _text(process / "status")
     lists = [line.partition(":")[2] for line in text.splitlines() if "Mems_allowed_list" in line]
     # "5600f4e1d000 bind:0-1 file=/usr/bin/python3 ...": the first part has no policy of its own.

@@ -44,7 +44,7 @@ class Pools:
     def outcomes(
         self, chunks: Sequence[Chunk], known: Sequence[Opened], hidden: Hidden, worker: Worker
     ) -> Iterator[tuple[int, Outcome]]:
-        """Of the chunks that end a prompt which is pooled."""
+        """Outcomes of the chunks that end a prompt which is pooled."""
         first, scored, states = 0, [], hidden.states
         for chunk, whose in zip(chunks, known, strict=True):
             end, params = first + len(chunk.token_ids), pooling_params_of(whose.request)

@@ -57,7 +57,7 @@ class Promise(NamedTuple):
 
 
 def promises_directory() -> Path:
-    """This user's."""
+    """The directory of this user's promises."""
     parent = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
     return parent / f"quire-{os.getuid()}"
 
@@ -100,7 +100,7 @@ class Claim:
             yield
 
     def promise(self, num_bytes: int) -> None:
-        """So much in all, beside what the process had when it settled."""
+        """Promise ``num_bytes`` in all, beside what the process had when it settled."""
         if self._file is None:
             return
         groups = [str(group) for group in directories("memory", SYSTEM, PROCESS)]
@@ -122,7 +122,7 @@ class Claim:
 
 @contextmanager
 def _measuring(directory: Path) -> Iterator[bool]:
-    """Nobody else measures meanwhile. False: that cannot be had, nor can others be told."""
+    """Keep others from measuring meanwhile. False: that is impossible here, and so are promises."""
     try:
         lock = _locked(directory)
     except OSError as error:
@@ -210,7 +210,7 @@ def _is_ours(directory: Path) -> bool:
 
 
 def _private_bytes(process: int) -> int | None:
-    """That it has taken, but for files'; None: that cannot be seen."""
+    """Bytes that a process has taken, without files'; None: that cannot be seen."""
     try:
         taken = psutil.Process(process).memory_info()
     except psutil.Error:
@@ -219,7 +219,7 @@ def _private_bytes(process: int) -> int | None:
 
 
 def _namespace() -> int:
-    """Of processes' numbers; 0 where there is but one."""
+    """The namespace of process numbers; 0 where there is but one."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:

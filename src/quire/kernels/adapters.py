@@ -101,7 +101,7 @@ class PackedUpdates:
         self.native.set(product, *sizes, address, self._put(torch.cat(scales)), parts)
 
     def _put_rescaling(self, rescaling: Tensor | None) -> tuple[int, int]:
-        """Where gains and shifts are, in whole panels; or null, of an update without."""
+        """Addresses of gains and shifts, in whole panels; 0 for an update without them."""
         if rescaling is None:
             return 0, 0
         padding = _whole(rescaling.shape[1]) - rescaling.shape[1]

@@ -556,7 +556,7 @@ def _native_part(
 
 
 def _width(decoder: DecoderStack) -> int:
-    """Of what goes from layer to layer; 0 if its weights are not packed."""
+    """The width of what goes from layer to layer; 0 if weights are not packed."""
     layer = decoder.layers[0]
     part = layer.mlp if layer.mixer is None else layer.mixer
     if isinstance(part, SelfAttention):

@@ -23,7 +23,7 @@ Inbox = SimpleQueue[bytes | None]
 
 
 def meeting_point(address: str, size: int, timeout: float) -> TCPStore:
-    """Where ranks learn how to reach each other, at a free port of rank 0's machine."""
+    """A store at a free port of rank 0's machine, by which ranks learn how to reach each other."""
     within = timedelta(seconds=timeout)
     return TCPStore(address, 0, size, True, within, wait_for_workers=False)
 

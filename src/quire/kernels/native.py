@@ -180,7 +180,7 @@ def native_experts(experts: Experts) -> _native.Experts | None:
 
 
 def native_routing(routing: Routing) -> _native.Routing:
-    """Of an ``Experts``, which keeps the bias where it is."""
+    """The routing of an ``Experts``, which keeps the bias where it is."""
     return _native.Routing.make(
         routing.chosen,
         routing.renormalise,

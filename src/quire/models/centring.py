@@ -76,7 +76,7 @@ def centre_keys(
 
 
 def centrings(model: DecoderModel) -> list[Centring]:
-    """Those that a model has, in the order of its attentions."""
+    """The centrings of a model, in the order of its attentions."""
     mixers = [mixer for layer in model.decoder.layers for mixer in layer.mixers]
     found = [mixer.spec.centring for mixer in mixers if isinstance(mixer, Attention)]
     return [one for one in found if one is not None]

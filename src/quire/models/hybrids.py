@@ -138,7 +138,8 @@ def lfm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     plan = variants.two_rotations(
         fields.holding({"rope_parameters": _LFM3_ROTATIONS, **fields.values}),
         replace(plan, gated_attention=gated, gates_by_head=gated),
-        *(1e6, 1e4),
+        1e6,
+        1e4,
         ("default", "proportional"),
     )
     return lfm2(fields, plan, "lfm3")

@@ -137,7 +137,7 @@ def _turned(plan: LatentPlan, rows: Tensor) -> Tensor:
 def _read_each(
     plan: LatentPlan, linears: LinearReader, up: str
 ) -> tuple[tuple[Linear, ...], tuple[Linear, ...]]:
-    """As ``_read_heads``, of a GGUF file, which has them so: what is rounded stays as it is."""
+    """The weights of ``_read_heads`` from a GGUF file, which has them apart; rounded ones stay."""
     held, shape = linears.shard.run(plan.num_heads), plan.shape
     return (
         tuple(linears.as_stored(f"{up}.keys.{head}", shape.nope, shape.kv_rank) for head in held),

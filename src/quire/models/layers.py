@@ -86,7 +86,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Of a state that every token rewrites, with the projections around it."""
+    """A layer with a state that every token rewrites, and the projections around it."""
 
     inputs: Joined
     output: Linear

@@ -59,7 +59,7 @@ _GPT_OSS = ExpertNames(
 
 
 def by_both(name: str) -> tuple[str, str]:
-    """As checkpoints have a bias, and as GGUF files do."""
+    """The names of a bias in checkpoints and in GGUF files."""
     return f"{name}_bias", f"{name}.bias"
 
 

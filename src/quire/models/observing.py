@@ -45,7 +45,7 @@ def observe(model: DecoderModel, instruction_set: str = "") -> dict[str, Multipl
 def _of(
     model: DecoderModel, product: Linear, inputs: Tensor, weights: Tensor
 ) -> Iterator[tuple[str, Multiplied]]:
-    """By the names of a product's parts. inputs, weights: mean squares of those that it has."""
+    """What was seen of a product, by its parts' names. inputs, weights: mean squares of its own."""
     columns, ranks = model.named[id(product)].columns, model.decoder.ranks
     seen = torch.zeros(2, model.named[id(product)].inputs)
     seen[:, columns] = torch.stack([inputs, weights])

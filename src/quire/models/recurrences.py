@@ -201,7 +201,7 @@ def _stored_inputs(plan: RecurrentPlan, hidden: int) -> tuple[Tensor | None, lis
 def _read_convolution(
     plan: RecurrentPlan, channels: int, held: Tensor, weights: Weights, prefix: str
 ) -> Convolution:
-    """Of all ``channels``, those that are ``held``."""
+    """The convolution of those of ``channels`` that are ``held``."""
     shape, names = plan.shape, [f"{prefix}.{name}" for name in plan.names.convolution]
     sizes = [channels]
     if len(names) > 1:

@@ -14,7 +14,7 @@ from quire.models.parts import ALL
 
 
 class DividedStates(NamedTuple):
-    """Of layers that keep a state."""
+    """What ranks divide of layers that keep a state."""
 
     heads: int  # of values; of a convolution, channels
     key_heads: int = 0

@@ -91,7 +91,7 @@ Stored = Tensor | ByOutputs | ByGroups
 
 
 def bits_of(weight: ByOutputs | ByGroups) -> int:
-    """Of a code."""
+    """Bits of a code."""
     return 8 if isinstance(weight, ByOutputs) else weight.form.bits
 
 

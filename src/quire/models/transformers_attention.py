@@ -73,7 +73,7 @@ def paged_attention(
 
 
 class FusedAttention(nn.Module):
-    """In the place of attention: output(attend(qkv(x))), with norms and a rotation in between."""
+    """Replaces attention: output(attend(qkv(x))), with norms and a rotation in between."""
 
     def __init__(
         self,

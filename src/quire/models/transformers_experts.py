@@ -29,7 +29,7 @@ _ROUNDED = 0.4  # error of rounded weights, at most; of others' products it is n
 
 
 class ChosenExperts(nn.Module):
-    """In the place of experts: what the chosen of each row give, by weights, added up in order."""
+    """Replaces experts: what the chosen of each row give, by weights, added up in order."""
 
     def __init__(self, experts: Sequence[DenseMLP], running: Running) -> None:
         super().__init__()

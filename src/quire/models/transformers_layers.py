@@ -22,7 +22,7 @@ from quire.models.transformers_parts import FusedMLP, Normed
 
 
 class FusedLayer(nn.Module):
-    """In the place of a layer: x + attention(norm(x)), and x + mlp(norm(x)) of that."""
+    """Replaces a layer: x + attention(norm(x)), and x + mlp(norm(x)) of that."""
 
     attention: FusedAttention
     mlp: FusedMLP

@@ -226,7 +226,7 @@ class TransformersModel:
 
 
 class _Given(nn.Module):
-    """In place of a decoder whose hidden states are known, so that only the head computes."""
+    """Replaces a decoder whose hidden states are known, so that only the head computes."""
 
     def __init__(self, output_type: type) -> None:
         super().__init__()

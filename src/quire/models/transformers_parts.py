@@ -31,7 +31,7 @@ _MOST_EPS = 1e-2
 
 
 class Normed(nn.Module):
-    """In the place of a norm."""
+    """Replaces a norm."""
 
     def __init__(self, norm: Norm, weight: nn.Parameter | None, running: Running) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Normed(nn.Module):
 
 
 class FusedMLP(nn.Module):
-    """In the place of an MLP: down(activation(up(x))), or with a gate in front of ``up``."""
+    """Replaces an MLP: down(activation(up(x))), or with a gate in front of ``up``."""
 
     def __init__(
         self, up: JoinedProduct, down: JoinedProduct, activation: Activation, running: Running

@@ -97,7 +97,7 @@ class JoinedProduct:
 
 
 class Product(nn.Module):
-    """In the place of a linear layer."""
+    """Replaces a linear layer."""
 
     def __init__(self, joined: JoinedProduct, number: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Product(nn.Module):
 
 
 class Head(nn.Module):
-    """In the place of a head: logits as they are added up."""
+    """Replaces a head: logits as they are added up."""
 
     def __init__(self, product: Linear, inputs: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Head(nn.Module):
 
 
 class HeadRows(nn.Module):
-    """In the place of an embedding whose weight the head packs."""
+    """Replaces an embedding whose weight the head packs."""
 
     def __init__(self, product: Linear, num_embeddings: int, dtype: torch.dtype) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ class HeldLayers(NamedTuple):
 
 
 class RankDivision(NamedTuple):
-    """Of a model among ranks, as one of them sees it."""
+    """How a model is divided among ranks, as one of them sees it."""
 
     shard: Shard
     linears: LinearReader  # packs the rank's parts
@@ -107,7 +107,7 @@ def _divide_mlp(mlp: FusedMLP, division: RankDivision) -> None:
 
 
 def _hold_rows(joined: JoinedProduct, rows: Tensor, linears: LinearReader) -> None:
-    """Of all outputs, side by side, these."""
+    """Keep these rows of all outputs, side by side."""
     parts, held, first = {}, list[Rows](), 0
     for name, given in joined.source().items():
         count = len(given.weight)
@@ -122,7 +122,7 @@ def _hold_rows(joined: JoinedProduct, rows: Tensor, linears: LinearReader) -> No
 def _hold_columns(
     joined: JoinedProduct, columns: slice, shard: Shard, linears: LinearReader
 ) -> None:
-    """Of all inputs these; what ranks give is added up, so only the first has the bias."""
+    """Keep these inputs; ranks' results are added up, so only the first has the bias."""
     parts = {
         name: Given(given.weight[:, columns].contiguous(), given.bias if shard.rank == 0 else None)
         for name, given in joined.source().items()

@@ -303,7 +303,13 @@ def _gemma_scaled(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return replace(gemma(fields, plan), attention_scale=scalar**-0.5)
 
 
-def two_rotations(fields: ConfigFields, plan: Blueprint, theta: float, local: float) -> Blueprint:
+def two_rotations(
+    fields: ConfigFields,
+    plan: Blueprint,
+    theta: float,
+    local: float,
+    kinds: Sequence[str] = _STEADY,
+) -> Blueprint:
     """The first for layers that see everything, the second for those with a window."""
     _check_window(fields)
     # What stands beside ``rope_parameters``, in the older spelling, is the first one's.
@@ -313,12 +319,12 @@ def two_rotations(fields: ConfigFields, plan: Blueprint, theta: float, local: fl
         RopeConfig.read(fields, plan.heads.dim, theta, layers="full_attention"),
         RopeConfig.read(near, plan.heads.dim, local, layers="sliding_attention"),
     )
-    _check_steady(ropes)
+    _check_steady(ropes, kinds)
     rope_of = tuple(0 if window is None else 1 for window in plan.windows)
     return replace(plan, ropes=ropes, rope_of=rope_of)
 
 
-def _check_steady(ropes: Sequence[RopeConfig], kinds: Sequence[str] = _STEADY) -> None:
+def _check_steady(ropes: Sequence[RopeConfig], kinds: Sequence[str]) -> None:
     for rope in ropes:
         if rope.kind not in kinds:
             names = ", ".join(kinds)

@@ -129,7 +129,7 @@ def texts_in_place(
     special_ids: frozenset[int],
     name_of: Callable[[int], str | None],
 ) -> TokenTexts:
-    """For a tokenizer whose tokens depend on others: the text that each adds after ``before``."""
+    """The text that each token adds after ``before``, where texts of tokens depend on others."""
     start = decode(before)
 
     def bytes_of(token_id: int) -> bytes:

@@ -48,7 +48,7 @@ class BlockEvents:
 
     @classmethod
     def of(cls, scheduler: Scheduler) -> BlockEvents | None:
-        """Those of its prefix cache, from now on, if it has one."""
+        """The events of a scheduler's prefix cache from now on; None: it has none."""
         if scheduler.prefix_cache is None:
             return None
         events = cls(scheduler.allocator.block_size)
@@ -102,7 +102,7 @@ class BlockEvents:
 
 
 def _runs(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Where those begin and end that follow one another."""
+    """Beginnings and ends of runs of consecutive indices."""
     first = end = -1
     for index in indices:
         if index != end:

@@ -40,7 +40,7 @@ class Missing(NamedTuple):
     ends: Sequence[BlockHash] = ()
 
     def up_to(self, depth: int) -> Missing:
-        """Without what is after the first ``depth`` of its ends."""
+        """The same without what comes after the first ``depth`` of its ends."""
         after = {*self.ends[depth:]}
         return Missing([one for one in self.blocks if one not in after], self.ends[:depth])
 

@@ -55,7 +55,7 @@ class NamedAdapters:
         self._versions: dict[str, int] = {}  # by name, of those that requests have brought
 
     def names(self, asked: Sequence[LoRARequest | None]) -> list[str | None]:
-        """By which the adapters can be asked for from now on."""
+        """The names by which the adapters can be asked for from now on."""
         for one in dict.fromkeys(asked):
             if one is not None:
                 self.load(one)

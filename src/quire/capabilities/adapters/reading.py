@@ -165,7 +165,7 @@ def _on_all(
 
 
 class HeldAdapters:
-    """Those of another rank than 0, which reads and drops them as rank 0 says."""
+    """The adapters of a rank other than 0, read and dropped as rank 0 says."""
 
     def __init__(self, check: Check) -> None:
         self._check = check

@@ -38,7 +38,7 @@ class TensorFile:
             raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
     def seal(self) -> None:
-        """From now on it is read as it is now. ModelError: it is another one already."""
+        """Read the file from now on as it is now. ModelError: it has changed already."""
         try:
             with open_plain(self.path) as file:
                 size = os.fstat(file.fileno()).st_size

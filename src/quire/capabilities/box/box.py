@@ -233,7 +233,7 @@ class _Zygote:
         self._control.settimeout(_LONGEST_START)
 
     def fork(self) -> BoxWorker:
-        """OSError or EOFError: the zygote has ended."""
+        """Fork a worker. OSError or EOFError: the zygote has ended."""
         ours, theirs = socket.socketpair()
         shared = None
         with theirs, tempfile.TemporaryFile() as file:
@@ -347,7 +347,7 @@ class BoxWorker:
                 leave_the_cores(int(thread.name))
 
     def fileno(self) -> int:
-        """Of the socket in which answers come."""
+        """The descriptor of the socket in which answers come."""
         return self._calls.fileno()
 
     def _broken(self) -> BoxBroken:

@@ -48,7 +48,7 @@ class BoxedRules:
         self._suspected = 0  # times
 
     def guide(self) -> BoxedGuide:
-        """For one more output; it stands at its beginning."""
+        """A guide for one more output, at its beginning."""
         return BoxedGuide(self)
 
     def spend(self, seconds: float) -> None:

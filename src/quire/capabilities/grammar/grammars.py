@@ -29,7 +29,7 @@ _REST = 0.002  # seconds
 
 
 class PlainGuide:
-    """Where reasoning is guided and the text is free, which takes no grammar. ``OutputGuide``."""
+    """An ``OutputGuide`` without a grammar: reasoning is bounded, and the text is free."""
 
     failure = finder = None
 
@@ -67,13 +67,13 @@ class PlainGuide:
 
 
 class PlainRules:
-    """Of a request whose reasoning has a budget, and whose text is free."""
+    """The rules of a request whose reasoning has a budget, and whose text is free."""
 
     def __init__(self, rules: Rules, vocab_size: int) -> None:
         self._rules, self._vocab_size = rules, vocab_size
 
     def guide(self) -> PlainGuide:
-        """For one more output; it stands at its beginning."""
+        """A guide for one more output, at its beginning."""
         return PlainGuide(self._rules.guide(), self._vocab_size)
 
 

@@ -52,7 +52,7 @@ class Rules(NamedTuple):
     vocabulary: GrammarVocabulary | None = None  # where there is a text
 
     def guide(self) -> Guide:
-        """For one more output; it stands at its beginning."""
+        """A guide for one more output, at its beginning."""
         return Guide(self)
 
 
@@ -206,7 +206,7 @@ class Guide:
         return self.matcher
 
     def _forced(self, output: Sequence[int]) -> list[int]:
-        """As ``forced``, where the grammar alone says what may come."""
+        """The forced tokens where the grammar alone says what may come."""
         text = self.text().compute_ff_bytes()
         if not text or self.rules.vocabulary is None:
             return []

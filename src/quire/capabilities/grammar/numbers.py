@@ -50,7 +50,7 @@ class Bounds(NamedTuple):
 
     @property
     def mirrored(self) -> Bounds:
-        """Those of the numbers with the other sign."""
+        """The bounds of the numbers with the other sign."""
         least, most = (
             None if one is None else one.copy_negate() for one in (self.most, self.least)
         )
@@ -121,7 +121,7 @@ def _positive(bounds: Bounds, *, zero: bool = True) -> str:
 
 
 def _by_exponent(least: Decimal, above: bool, most: Decimal | None, below: bool) -> str:
-    """From 1 on, as a mantissa below ten and an exponent."""
+    """Numbers from 1 on, as a mantissa below ten and an exponent."""
     low = max(least.adjusted(), 0) if least else 0
     high = _MOST_EXPONENT if most is None else min(most.adjusted(), _MOST_EXPONENT)
     each = []

@@ -122,7 +122,7 @@ class Opposites:
         return bool(any_of) and all(self.apart(choice, other, type_, level) for choice in any_of)
 
     def _objects_apart(self, one: Json, other: Json, level: int) -> bool:
-        """By a property that has to be there, and cannot be as both want it."""
+        """Whether objects cannot fit both: a required property cannot be as both want it."""
         return any(
             self.apart(_property(one, name), _property(other, name), None, level)
             for name in (*listed(one, "required"), *listed(other, "required"))

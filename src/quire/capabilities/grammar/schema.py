@@ -345,7 +345,7 @@ def _listed(items: Sequence[str], item: str, least: int, most: int | None) -> st
 
 
 def _bounds(said: Json) -> Bounds:
-    """By draft 4, exclusiveMinimum says of the minimum whether it is out; later it is a bound."""
+    """The bounds of a number. In draft 4 exclusiveMinimum is a truth, later a bound."""
     ends: list[Decimal | bool | None] = []
     for name, exclusive, outer in (
         ("minimum", "exclusiveMinimum", max),

@@ -177,7 +177,7 @@ class GrammarService:
         self._vocab_size = vocab_size
 
     def source(self, asked: Asked) -> Source:
-        """RequestError if it cannot be compiled."""
+        """The source of a grammar. RequestError if it cannot be compiled."""
         return self._compiler.source(asked)
 
     def misfit(self, schema: str, text: str) -> str:

@@ -100,7 +100,7 @@ def _laid_out(schema: Any, asked: StructuredOutputs) -> Json:
 
 
 def _without_idle_words(schema: Json) -> Json:
-    """By JSON Schema, a format that is not understood says nothing.
+    """The schema without formats that are not understood: by JSON Schema they say nothing.
 
     Nor do words that ask for what is so anyway, which llguidance does not know.
     """

@@ -27,7 +27,7 @@ class GrammarTokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]: ...
 
     def token_id(self, token: str) -> int | None:
-        """Of a token by its name; None: there is no such token."""
+        """The id of a token by its name; None: there is no such token."""
         ...
 
 

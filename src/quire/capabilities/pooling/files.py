@@ -85,7 +85,7 @@ def bytes_of(dense: Iterable[Dense]) -> int:
 
 
 class _Modules(NamedTuple):
-    """Of ``modules.json``. why_not: there can be no vectors."""
+    """What ``modules.json`` says. why_not: the reason if there can be no vectors."""
 
     pooling: Pooling
     normalize: bool

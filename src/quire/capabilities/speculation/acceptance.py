@@ -39,7 +39,7 @@ class Acceptance:
         self._of: dict[int, Shares] = {}  # by sequence
 
     def chances(self, seq_id: int, drafter: int, proposal: Proposal) -> list[float]:
-        """Of each draft, that it and all before it are right."""
+        """Chances of each draft that it and all before it are right."""
         everyone, own = self._all, self._of.get(seq_id)
         first, evidence = drafter * _KINDS, proposal.evidence
         found, together, kind, share = [], 1.0, -1, 0.0

@@ -9,7 +9,7 @@ from quire.kernels.compiled import DRAFTERS, need, why_missing
 
 
 def speculation_of(config: SpeculativeConfig | None) -> Speculation | None:
-    """As these settings ask for it; without any, for requests that bring a prediction."""
+    """The speculation that settings ask for; without any, for requests that bring a prediction."""
     if config is not None:
         return Speculation(drafters_of(config), config.num_speculative_tokens)
     drafters = prediction_drafters()
@@ -27,7 +27,7 @@ def drafters_of(config: SpeculativeConfig) -> list[Drafter]:
 
 
 def prediction_drafters() -> list[Drafter]:
-    """For requests that bring a prediction, with or without speculation. None without the C++."""
+    """Drafters for requests that bring a prediction; none without the C++."""
     if why_missing(DRAFTERS) is not None:
         return []
     from quire.capabilities.speculation.prediction import PredictionDrafter

@@ -96,7 +96,7 @@ class DraftModel:
         self._drafted: set[int] = set()  # sequences with drafts that we have yet to compute
 
     def catch_up(self, step: Step) -> None:
-        """To be done before a step moves blocks."""
+        """Compute what was put off; called before a step moves blocks."""
         due = self._behind.before_moves(step)
         try:
             if due:
@@ -164,7 +164,7 @@ class DraftModel:
                 hidden = self._compute(parts, _last_rows(parts, texts))
 
     def _further(self, texts: Sequence[_DraftText]) -> list[Chunk]:
-        """To be computed for the next draft of each."""
+        """The chunks to compute for the next draft of each text."""
         return [self._behind.further(text.chunk, text.token_ids) for text in texts]
 
     def _go_on(self, texts: Sequence[_DraftText], parts: Sequence[Chunk]) -> bool:

@@ -41,12 +41,12 @@ class Drafter(Protocol):
         ...
 
     def close(self, seq_id: int) -> None:
-        """This sequence has ended. It need not be known."""
+        """Forget a sequence that has ended; it need not be known."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """Of memory that it holds."""
+        """Bytes of memory that it holds."""
         ...
 
 

@@ -184,7 +184,7 @@ class Speculation(Capability):
 
     @property
     def num_bytes(self) -> int:
-        """Of memory that drafters hold."""
+        """Bytes of memory that drafters hold."""
         return sum(drafter.num_bytes for drafter in self.drafters)
 
     def _decoding(self, scheduler: Scheduler) -> Iterator[tuple[Request, Sequence]]:
@@ -210,7 +210,7 @@ class Speculation(Capability):
         yield from islice(others, first, first + _LOOKS)
 
     def _guess(self, request: Request, sequence: Sequence) -> Guess | None:
-        """Of the first drafter that is confident, or else of the most hopeful one."""
+        """The guess of the first drafter that is confident, or else of the most hopeful one."""
         best, most = None, 0.0
         for number, drafter in enumerate(self.drafters):
             if number in self._failed:

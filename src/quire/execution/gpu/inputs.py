@@ -29,7 +29,7 @@ class _Layout(NamedTuple):
 
     @property
     def lengths(self) -> list[int]:
-        """Of the arrays before the block tables, in their order."""
+        """Lengths of the arrays before the block tables, in their order."""
         by_kv_group = [self.tokens, self.seqs] * self.kv_groups  # slots, num_dropped
         return [self.tokens] * 3 + [self.seqs + 1] + [self.seqs] * 4 + by_kv_group
 
@@ -39,7 +39,7 @@ class _Layout(NamedTuple):
         return list(torch.split(buffer[: sum(self.lengths)], self.lengths))
 
     def tables(self, buffer: Tensor, width: int) -> list[Tensor]:
-        """By KV group, [S, width]. Columns are side by side, so the first ones are a piece."""
+        """Block tables by KV group, [S, width]: the first columns of a buffer lie together."""
         start, step = sum(self.lengths), self.kv_groups * self.seqs
         return [
             buffer.as_strided((self.seqs, width), (1, step), start + kv_group * self.seqs)
@@ -62,7 +62,7 @@ class DeviceInputs:
         sink_blocks: Sequence[int],
         block_size: int,
     ) -> None:
-        """For batches of up to ``max_tokens`` tokens of ``max_seqs`` sequences and one that pads.
+        """Make room for ``max_tokens`` tokens of ``max_seqs`` sequences and one that pads.
 
         max_width: most blocks that one of them reads in a KV group.
         sink_blocks: ``KVGroupTables.num_sink_blocks`` of each KV group.

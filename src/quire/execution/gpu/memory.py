@@ -35,11 +35,11 @@ class DeviceMemory(Protocol):
     total: int
 
     def free(self) -> int:
-        """That nobody has taken."""
+        """Bytes that nobody has taken."""
         ...
 
     def held(self) -> int:
-        """That PyTorch holds in this process, in use or for later use."""
+        """Bytes that PyTorch holds in this process, in use or for later use."""
         ...
 
     def peak(self) -> int:
@@ -160,7 +160,7 @@ def one_at_a_time(device_name: str) -> Iterator[None]:
 
 
 def size(num_bytes: float) -> str:
-    """In GiB, or MiB if it is less than one."""
+    """A size in GiB, or in MiB if it is less than one."""
     if abs(num_bytes) < 2**30:
         return f"{num_bytes / 2**20:.1f} MiB"
     return f"{num_bytes / 2**30:.2f} GiB"
@@ -173,7 +173,7 @@ def worst_step(
     block_size: int,
     sink_blocks: Sequence[int],
 ) -> Step:
-    """As many tokens as a step may have, of as many sequences as run, each of them sampled.
+    """The largest step: of as many tokens and sequences as may be, each of them sampled.
 
     All of them are in block 0 of every KV group, so a pool of one block will do: what is computed
     means nothing. ``sink_blocks``: ``BlockTable.num_sink_blocks`` of each KV group.

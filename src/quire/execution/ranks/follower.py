@@ -63,7 +63,7 @@ def _carry_out(
 
 
 def _not_stored(moves: Sequence[BlockMove], source: BlockSource | None) -> list[BlockMove]:
-    """Those for which there was no room, or no disk any more."""
+    """The moves that could not be stored: there was no room, or the disk failed."""
     return [
         move
         for move in moves
@@ -75,7 +75,7 @@ def _not_stored(moves: Sequence[BlockMove], source: BlockSource | None) -> list[
 
 
 def _places(failed: Sequence[BlockMove], moves: Sequence[BlockMove]) -> bytes:
-    """Where in ``moves`` those are that failed."""
+    """The places in ``moves`` of those that failed."""
     own = set(map(id, failed))
     places = [place for place, move in enumerate(moves) if id(move) in own]
     return pack(f"{len(places)}q", *places)

@@ -75,7 +75,7 @@ class Orders:
         return may_fail
 
     def failed(self, moves: Sequence[BlockMove]) -> set[int]:
-        """Of these, which were told last, by place. What one rank does not have, nobody has."""
+        """Places of the moves told last that failed on some rank: then they failed for all."""
         answers = self._group.answers(self._timeout)
         places = {place for one in answers for place in unpack(f"{len(one) // 8}q", one)}
         for content in (moves[place].content for place in places):
@@ -110,7 +110,7 @@ class LeadingWorker(Worker):
         self._asked: Tensor | None = None  # rows that the others pass to the head by themselves
 
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
-        """Those that failed on any rank. On a block that is not stored nobody relies."""
+        """Carry out moves on all ranks; return those that failed, except stores of other ranks."""
         if not moves:
             return []
         with self._orders.together():

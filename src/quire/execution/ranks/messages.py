@@ -90,7 +90,7 @@ def decode(message: bytes) -> Order:
 
 
 def _moves(message: bytes, count: int, block_size: int) -> tuple[list[BlockMove], int]:
-    """So many, and where in the message they end. block_size: tokens of a content."""
+    """``count`` moves, and where in the message they end. block_size: tokens of a content."""
     place = 8 * _HEAD
     flat = unpack_from(f"{5 * count}q", message, place)
     place += 8 * len(flat)

@@ -38,7 +38,7 @@ class OutputGuide(Protocol):
 
     @property
     def finder(self) -> Finder | None:
-        """Of what it is asked; None: it knows at once."""
+        """The finder that answers its questions; None: it knows at once."""
         ...
 
     @property
@@ -88,7 +88,7 @@ class OutputRules(Protocol):
     """What is the same for all outputs of a request."""
 
     def guide(self) -> OutputGuide:
-        """For one more output; it stands at its beginning."""
+        """A guide for one more output, at its beginning."""
         ...
 
 

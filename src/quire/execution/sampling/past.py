@@ -143,7 +143,7 @@ class Past:
 
 
 class Pasts:
-    """Those of the sequences that live and whose params look at what came before.
+    """The pasts of living sequences whose parameters look at earlier tokens.
 
     known: by sequence.
     """

@@ -17,7 +17,7 @@ _ROWS = 256  # bounds the logits held at once
 def prompt_logprobs(
     chunks: Sequence[Chunk], known: Sequence[Opened], hidden: Hidden, worker: Worker
 ) -> Iterator[tuple[int, Sequence[TokenLogprobs]]]:
-    """By sequence, of the tokens that follow those of its chunk in a prompt that is scored.
+    """Log-probabilities by sequence, of the tokens after those of its chunk in a scored prompt.
 
     Rows of short chunks pass the LM head together.
     """

@@ -568,7 +568,7 @@ def _tied_at_the_end(short: Tensor, counts: Sequence[int], vocab_size: int) -> b
 
 
 def _take(rows: Tensor, indices: list[int]) -> Tensor:
-    """Those rows, increasing, without a copy where they are all of them."""
+    """The chosen rows, which increase; without a copy where they are all of them."""
     return rows if len(indices) == len(rows) else rows[_indices(indices, rows)]
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.models.gguf.architecture import EXPERTS, LAYER_NORM, RMS, Architecture
+
+_PROJECTIONS, _W = ("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")
+
+
+def _mlp(root: str, kind: str = "", parts: Sequence[str] = _PROJECTIONS) -> dict[str, str]:
+    """Names of gate, up and down below ``root``. kind: what their names in GGUF files end with."""
+    each = zip(("gate", "up", "down"), parts, strict=True)
+    return {f"ffn_{name}{kind}": f"{root}.{part}" for name, part in each}
+
 
 _AROUND = {
     "post_attention_norm": "post_attention_layernorm",
@@ -26,11 +35,7 @@ _QWEN_EXPERTS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
-_MIXTRAL = {
-    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
-    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
-    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
-}
+_MIXTRAL = _mlp("block_sparse_moe.experts.{}", "_exps", _W)
 _LOGITS = {"logit_scale": "logit_scale"}
 _SECTIONS = ("rope.dimension_sections",)  # of positions, which are one where there are no images
 _WINDOW = {"attention.sliding_window": "sliding_window"}
@@ -40,17 +45,9 @@ _GPT_OSS = {
     "ffn_gate_inp": "mlp.router",
 }
 
-_SHARED = {
-    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-    "ffn_up_shexp": "mlp.shared_experts.up_proj",
-    "ffn_down_shexp": "mlp.shared_experts.down_proj",
-}
+_SHARED = _mlp("mlp.shared_experts", "_shexp")
 _SHARED_ONE = {"expert_shared_feed_forward_length": "shared_intermediate_size"}
-_SHARED_MLP = {
-    "ffn_gate_shexp": "mlp.shared_mlp.gate_proj",
-    "ffn_up_shexp": "mlp.shared_mlp.up_proj",
-    "ffn_down_shexp": "mlp.shared_mlp.down_proj",
-}
+_SHARED_MLP = _mlp("mlp.shared_mlp", "_shexp")
 _CHOSEN_BY_BIAS = {**_SHARED, "exp_probs_b": "mlp.gate.e_score_correction"}
 _DEEPSEEK_EXPERTS = {
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -191,9 +188,7 @@ _FALCON_H1 = {
     **_mamba("mamba"),
     "output_norm": "model.final_layernorm",
     "ffn_norm": "pre_ff_layernorm.weight",  # its name there ends before that
-    "ffn_gate": "feed_forward.gate_proj",
-    "ffn_up": "feed_forward.up_proj",
-    "ffn_down": "feed_forward.down_proj",
+    **_mlp("feed_forward"),
 }
 _BACKBONE = {
     **_mamba("mixer"),
@@ -224,9 +219,7 @@ _LFM2 = {
     "attn_q_norm": "self_attn.q_layernorm",
     "attn_k_norm": "self_attn.k_layernorm",
     "ffn_norm": "ffn_norm",
-    "ffn_gate": "feed_forward.w1",
-    "ffn_up": "feed_forward.w3",
-    "ffn_down": "feed_forward.w2",
+    **_mlp("feed_forward", parts=_W),
     "token_embd_norm": "model.embedding_norm",
     "output_norm": "model.embedding_norm",
     "shortconv.in_proj": "conv.in_proj",
@@ -249,25 +242,17 @@ _KIMI = {
     **_MIXTRAL,
     "ffn_gate_inp": "block_sparse_moe.gate",
     "exp_probs_b": "block_sparse_moe.gate.e_score_correction",
-    "ffn_gate_shexp": "block_sparse_moe.shared_experts.gate_proj",
-    "ffn_up_shexp": "block_sparse_moe.shared_experts.up_proj",
-    "ffn_down_shexp": "block_sparse_moe.shared_experts.down_proj",
+    **_mlp("block_sparse_moe.shared_experts", "_shexp"),
 }
 _HUNYUAN = {
     "attn_q_norm": "self_attn.query_layernorm",
     "attn_k_norm": "self_attn.key_layernorm",
 }
 _LLAMA_4 = {
-    "ffn_gate": "feed_forward.gate_proj",
-    "ffn_up": "feed_forward.up_proj",
-    "ffn_down": "feed_forward.down_proj",
+    **_mlp("feed_forward"),
     "ffn_gate_inp": "feed_forward.router",
-    "ffn_gate_exps": "feed_forward.experts.{}.gate_proj",
-    "ffn_up_exps": "feed_forward.experts.{}.up_proj",
-    "ffn_down_exps": "feed_forward.experts.{}.down_proj",
-    "ffn_gate_shexp": "feed_forward.shared_expert.gate_proj",
-    "ffn_up_shexp": "feed_forward.shared_expert.up_proj",
-    "ffn_down_shexp": "feed_forward.shared_expert.down_proj",
+    **_mlp("feed_forward.experts.{}", "_exps"),
+    **_mlp("feed_forward.shared_expert", "_shexp"),
 }
 _LLAMA_4_FIELDS = {
     "feed_forward_length": "intermediate_size_mlp",
@@ -278,9 +263,7 @@ _LFM2_EXPERTS = {
     **_LFM2,
     "ffn_gate_inp": "feed_forward.gate",
     "exp_probs_b": "feed_forward.expert_bias",
-    "ffn_gate_exps": "feed_forward.experts.{}.w1",
-    "ffn_up_exps": "feed_forward.experts.{}.w3",
-    "ffn_down_exps": "feed_forward.experts.{}.w2",
+    **_mlp("feed_forward.experts.{}", "_exps", _W),
 }
 
 ARCHITECTURES = (

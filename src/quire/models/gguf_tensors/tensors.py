@@ -180,7 +180,7 @@ def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _
 def _fused_places(
     file: GGUFFile, architecture: Architecture, name: str, info: TensorInfo
 ) -> Iterator[tuple[str, _Place]]:
-    """Of gate and up of all experts in one tensor."""
+    """The places of a tensor that holds gate and up of all experts."""
     found = [_family_name(name.replace(_FUSED, part), architecture.names) for part in _FUSED_OF]
     for number, one in enumerate(_each(file, architecture, name, info)):
         rows, *columns = one.shape

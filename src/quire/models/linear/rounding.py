@@ -53,7 +53,7 @@ class Quantization(Enum):
 
     @property
     def most_bits(self) -> int:
-        """Of codes that stay as they are where they were rounded before."""
+        """The most bits of codes that stay as they are where they were rounded before."""
         return MOST_BITS if self.has_4_bits else 8
 
     @property
@@ -106,7 +106,7 @@ def columns_to_round(quantization: Quantization, columns: slice, inputs: int) ->
 
 
 def bits_for(name: str, whole: tuple[int, int]) -> int:
-    """Of a projection [out, in] in a form of 4 bits: what loses most by its bytes has more.
+    """Bits of a projection [out, in] in a form of 4 bits: what loses most for its bytes has more.
 
     In 4 bits, values lose thirty times as much by their bytes as gates of MLPs, keys and ``down``
     four times. What else is of attention has 6 bits, since values may be a part of it.

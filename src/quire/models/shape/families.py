@@ -66,7 +66,7 @@ def _plain(
     learned: bool = False,
     stretches: bool = False,
 ) -> FamilyFacts:
-    """Without gates and with biases, as GPT-2 was."""
+    """A family without gates and with biases, like GPT-2."""
     return FamilyFacts(
         model_type,
         architecture,

@@ -57,7 +57,7 @@ def plain_form(dtype: str, size: float) -> WeightForm:
 
 
 def least_bits(sizes: Sequence[int]) -> int:
-    """Of a weight of these sizes in ``int4`` and ``w4a8``.
+    """The fewest bits of a weight of these sizes in ``int4`` and ``w4a8``.
 
     Models with others than multiples of 256 are small, and lose more. llama.cpp's Q4_K_M has as
     many there, since its groups are of 256.
@@ -283,7 +283,7 @@ class ModelShape:
 
     @property
     def _rows(self) -> tuple[tuple[int, ...], ...]:
-        """Of a head's key, and its value, without scales, by layer of those that keep something."""
+        """Bytes of a head's key and value without scales, by layer that keeps something."""
         if self.by_layer is not None:
             sizes = compress(self.by_layer.head_sizes, self.by_layer.keeping)
             return tuple((self._row_bytes(width),) * 2 for width in sizes)
@@ -310,7 +310,7 @@ class ModelShape:
 
     @property
     def _kept_heads(self) -> int:
-        """Of keys and of values."""
+        """The number of heads of keys and of values together."""
         return 1 if self.latent is not None else 2 * self.num_kv_heads
 
     def kv_copies(self, machines: int) -> int:

@@ -205,7 +205,7 @@ def _only(section: ConfigFields) -> Paths | None:
 
 
 def _is_excepted(section: ConfigFields, names: tuple[str, ...]) -> bool:
-    """By GPTQModel's ``dynamic`` or AutoRound's ``extra_config``: as floats."""
+    """Whether GPTQModel's ``dynamic`` or AutoRound's ``extra_config`` leaves a module as floats."""
     excepted = [name[2:] for name in section.get("dynamic", dict, {}) if name.startswith("-:")]
     extra = section.section("extra_config")
     for name in extra.values:
@@ -218,7 +218,7 @@ def _is_excepted(section: ConfigFields, names: tuple[str, ...]) -> bool:
 
 
 def _modelopt(section: ConfigFields) -> Rounding:
-    """By one algorithm, or by one for each of the layers that are listed."""
+    """The rounding of ModelOpt: one algorithm, or one for each of the layers that are listed."""
     inner = section.section("quantization") if "quantization" in section else section
     left_out, algorithm = _left_out(inner), inner.get("quant_algo", str, "none")
     by_layer: list[tuple[Paths, Scheme | None]] = []

@@ -80,7 +80,7 @@ class RecurrenceShape:
         return self.channels(hidden) + self.outputs + strengths + self.decays
 
     def state_bytes(self, hidden: int) -> int:
-        """Of one layer, for one sequence."""
+        """Bytes of one layer's state, for one sequence."""
         rows = self.channels(hidden) * (self.kernel - 1)
         return _FLOAT * (rows + self.key_dim * self.outputs)
 

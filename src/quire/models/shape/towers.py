@@ -80,6 +80,6 @@ def _is_beside(name: str) -> bool:
 def _as_decoder(
     fields: ConfigFields, family: FamilyFacts, values: Mapping[str, Any]
 ) -> ConfigFields:
-    """In the family's own words."""
+    """The decoder's fields, named as the family itself names them."""
     named = {"architectures": [family.architecture], "model_type": family.model_type}
     return fields.holding({**values, **named})

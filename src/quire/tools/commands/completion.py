@@ -37,7 +37,7 @@ def completion(arguments: argparse.Namespace) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Of all flags, those of subcommands too."""
+    """The actions of all flags, those of subcommands too."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

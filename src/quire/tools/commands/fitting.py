@@ -150,7 +150,7 @@ class Suggestion(NamedTuple):
 
 
 def suggestions(memory: int, share: float, *, is_gpu: bool = False) -> Iterator[Suggestion]:
-    """Of the models those that fit, each in the form that loses least and that runs here."""
+    """The models that fit, each in the form that loses least of those that run here."""
     rounded = not is_gpu and why_missing(KERNELS) is None
     for shape in ON_GPUS if is_gpu else SUGGESTED:
         for form in _FORMS if rounded else _FORMS[:1]:

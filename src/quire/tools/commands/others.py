@@ -458,7 +458,7 @@ def explained(name: str) -> str:
 
 @cache
 def _answers() -> Mapping[str, list[FlagAnswer]]:
-    """By the names that the tables have."""
+    """Answers by the names in the tables."""
     found: dict[str, list[FlagAnswer]] = {}
     for program in PROGRAMS:
         for table in (program.instead, program.cannot, program.same):
