@@ -106,7 +106,7 @@ def _states(
     size, every = settings.block_size, settings.every * settings.block_size
     count = settings.states if slots is None else slots.num_blocks
     alive = lambda name: first.locate(name) is not None  # noqa: E731
-    kept = KeptState(every, every, drafts=4)
+    kept = KeptState(every, every, drafts=4, whole=settings.draft_model == "states")
     return StateAllocator(count, size, settings.host_blocks, kept, alive, slots)
 
 

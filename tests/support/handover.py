@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,15 @@ class Serving:
         found: dict[str, Any] = self.complete(**asked, kv_transfer_params=ASK_PREFILL)
         told: dict[str, Any] = found["kv_transfer_params"]
         return told
+
+
+def two_ports() -> int:
+    """The first of two that are free, one after the other."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port: int = first.getsockname()[1]
+            with suppress(OSError, OverflowError), socket.create_server(("127.0.0.1", port + 1)):
+                return port
 
 
 @contextmanager

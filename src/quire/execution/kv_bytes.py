@@ -146,7 +146,7 @@ def shares(kv_groups: Sequence[KVGroup], kept: LayerBytes, block_size: int) -> l
                 continue
             if all(units // span * span > small for span in spans):
                 lost = (spans[-1] * with_scales - slot) * block_size // with_scales
-                own = [PageShare(0, units, span) for span in spans]
+                own = [PageShare(0, units, span, unit_bytes=unit) for span in spans]
                 return [*own[:-1], own[-1]._replace(lost=lost if slot else 0)]
     return []
 

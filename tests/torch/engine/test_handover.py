@@ -22,7 +22,7 @@ from quire.engine.capabilities import Capabilities
 from quire.kernels.transport.connection import pieces
 from quire_cluster.replica import report_of
 from quire_cluster.rules import ReplicaReport
-from support.handover import Serving, liar, relay, serving
+from support.handover import Serving, liar, relay, serving, two_ports
 from support.lora import save_adapter
 from support.small_models import make_model
 
@@ -131,6 +131,24 @@ def test_states(family: str, tmp_path: Path) -> None:
         blocks, tokens = (0, 0) if family == "mamba2" else (5, 24)  # that the second has left there
         assert trio.check(parted, told) == tokens
         assert trio.fetcher.num_fetched - before == 1 + blocks + (tokens > 0), "no block twice"
+
+
+def test_states_of_two_ranks(tmp_path: Path) -> None:
+    """Each rank has its part of a state from the same rank of the other engine."""
+    model, ranks = make_model("qwen3_5", tmp_path / "model"), {"tensor_parallel_size": 2}
+    options: dict[str, Any] = {**SIZES, "threads": 1}
+    port = {"kv_transfer_config": {"kv_port": two_ports()}}
+    with ExitStack() as stack:
+        prefill = stack.enter_context(serving(model, **options, **ranks, **port, role="prefill"))
+        patient = {"kv_transfer_config": {"timeout": 60}}
+        decode = stack.enter_context(serving(model, **options, **ranks, **patient, role="decode"))
+        for length, tokens in (45, 40), (5, 0):
+            body = {"prompt": prompt(length), **GREEDY}
+            before = decode.engine.scheduler.stats.prefix_fetched
+            told = prefill.prefill(**body)
+            found = decode.complete(**body, kv_transfer_params=told)["choices"]
+            assert decode.engine.scheduler.stats.prefix_fetched - before == tokens
+            assert found == prefill.complete(**body)["choices"]
 
 
 def test_what_is_cached_is_not_fetched_and_salts_keep_apart(trio: Trio) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.protocol import RecoveryCosts
-from support.drafting import Drafting, knowing
+from quire.engine.assembly import draft as assembly
+from support.draft_lives import drafted
+from support.drafting import Drafting, Verified, knowing
 from support.engine_lives import save_hybrid
 from support.hf_reference import hf_greedy, random_prompts
 from support.law_of_bits import FORMS, tallies
@@ -39,6 +41,26 @@ def test_two_ranks_give_the_texts_of_one(model_dir: Callable[[str], Path]) -> No
         assert [list(one.outputs[0].token_ids) for one in found] == expected
         assert (found[2].num_cached_tokens > 30) == found_before
     assert drafting.num_drafts > 20
+
+
+def test_a_draft_model_with_states_drafts_for_two_ranks(
+    model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its states are rank 0's alone, in slots that both have. It is the target: always right."""
+    monkeypatch.setattr(assembly, "check_draft", lambda *_: None)
+    directory, texts = model_dir("qwen3_5"), random_prompts(3, 25, 40)
+    common = {"threads": 1, "kv_cache_memory_bytes": 2**22, "block_size": 4}
+    expected = LLM(directory, **common).generate(texts, GREEDY, use_tqdm=False)
+    llm = LLM(directory, **common, **drafted(directory), tensor_parallel_size=2)
+    verified = Verified(llm)
+    for cached in (0, 0, 0), (0, 24, 36):
+        found = llm.generate(texts, GREEDY, use_tqdm=False)
+        assert [one.outputs[0].token_ids for one in found] == [
+            one.outputs[0].token_ids for one in expected
+        ]
+        assert tuple(one.metrics.cached_tokens for one in found) == cached
+    assert 40 < verified.drafts == verified.right
+    llm.close()
 
 
 @pytest.mark.parametrize(

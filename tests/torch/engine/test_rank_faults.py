@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,7 @@ from quire.engine.config import EngineConfig
 from quire.kernels.transport import Connection, port
 from quire.kernels.transport.connection import pieces
 from quire.models.demo import DEMO_MODEL
+from support.handover import two_ports
 from support.live_server import eventually
 from support.server_process import ServerProcess, gone
 
@@ -65,15 +65,6 @@ print("put away", flush=True)
 sys.stdin.read()
 """
 PROMPT = "A list of the towns by the river, and of those beyond it: "
-
-
-def two_ports() -> int:
-    """The first of two that are free, one after the other."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-            with suppress(OSError, OverflowError), socket.create_server(("127.0.0.1", port + 1)):
-                return port
 
 
 @pytest.fixture(scope="module")

@@ -88,3 +88,20 @@ def test_a_session_cuts_hard_and_not_softly(models: dict[str, Path]) -> None:
         session.hard_cut()
         session.append([5, 6, 7])
         assert session.generate(GREEDY).outputs[0].token_ids == whole.outputs[0].token_ids
+
+
+@pytest.mark.usefixtures("decaying")
+def test_after_a_cut_a_session_goes_on_from_a_snapshot(models: dict[str, Path]) -> None:
+    """Whoever has left it: the session itself before the cut, or another text."""
+    llm = LLM(models["6 heads on 2 of 32"], **FORM, max_num_seqs=3, kv_cache_memory_bytes="1MiB")
+    head = list(range(5, 85))
+    with llm.open_session() as session:
+        session.append(head)
+        first = session.generate(GREEDY)
+        session.append([7, 8, 9])
+        session.generate(GREEDY)
+        session.hard_cut()
+        session.append(head)
+        again = session.generate(GREEDY)
+        assert again.metrics.cached_tokens == 64, "the last block's end before the prompt's"
+        assert again.outputs[0].token_ids == first.outputs[0].token_ids

@@ -27,14 +27,15 @@ class Behind:
         self._chunks: dict[int, Chunk] = {}
 
     def before_moves(self, step: Step) -> list[Chunk]:
-        """What is to be computed before a step moves blocks: all of it, but of sequences that just
-        go on, as long as nothing is moved."""
+        """What is to be computed before a step moves blocks: nothing, if all sequences just go on
+        and nothing is moved; else all of it, since one may have found what another has left."""
         if not self._chunks:
             return []
         going_on = {} if step.moves else {chunk.seq_id: chunk for chunk in step.chunks}
-        due = [one for one in self._chunks.values() if not _goes_on(one, going_on)]
-        for chunk in due:
-            del self._chunks[chunk.seq_id]
+        due = [*self._chunks.values()]
+        if all(_goes_on(one, going_on) for one in due):
+            return []
+        self._chunks.clear()
         if not self.keeps_states:
             return due
         ended = {*step.closed, *(opened.seq_id for opened in step.opened)}

@@ -151,11 +151,14 @@ class KeptState(NamedTuple):
 
     every, decoding: tokens between two snapshots, while a prompt is read and while it is answered.
     drafts: the most that a step verifies.
+    whole: part of it, of a draft model, keeps nothing of drafts: it may have seen them by the time
+        that the slot is copied. So a step that leaves a snapshot verifies none.
     """
 
     every: int
     decoding: int
     drafts: int = 0
+    whole: bool = False
 
     @property
     def forgets(self) -> bool:

@@ -21,12 +21,14 @@ class PageShare(NamedTuple):
 
     span: units of one of its blocks. lost: of its slots, as many as a unit has each, those that
         hold nothing, where a block is no whole number of units.
+    unit_bytes: of numbers, where memory is made: at most so many, on any rank.
     """
 
     pages: int
     units: int
     span: int
     lost: int = 0
+    unit_bytes: int = 0
 
     @property
     def per_page(self) -> int:

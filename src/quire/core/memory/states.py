@@ -210,6 +210,8 @@ class StateAllocator:
         if count > self._kept.drafts:
             return False
         table = self.tables[seq_id]
+        if self._kept.whole and self.device.content(table.slot) is not None:
+            return False
         table.drafts = count
         table.num_tokens += count
         return True

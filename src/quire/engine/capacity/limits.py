@@ -77,7 +77,8 @@ def _states(config: EngineConfig, cache: CacheShape) -> Iterable[KVGroup]:
     size = config.block_size
     every, decoding = (max(size, tokens // size * size) for tokens in (_EVERY, _DECODING))
     drafts = 0 if config.speculation is None else config.speculation.num_speculative_tokens
-    yield KVGroup(layers, 1, state=KeptState(every, decoding, drafts))
+    whole = not all(cache.draft_bytes[layer] for layer in layers)
+    yield KVGroup(layers, 1, state=KeptState(every, decoding, drafts, whole))
 
 
 def _prefix_caching(config: EngineConfig, cache: CacheShape) -> bool:

@@ -178,12 +178,12 @@ class _PagedMemory(_OwnMemory):
                     own += block_size * shape.num_kv_heads * sum(rows[layer])
                 else:
                     own += sum(_FLOAT.itemsize * prod(form) for form in _forms(shape, kv_group))
-            if kv_group.state is None:  # without a draft model's layers some have less than others
-                unit = max(unit, -(-own // (span * step)) * step)
-            elif own > span * unit:
+            # Without a draft model's layers some have less than others.
+            unit = max(unit, -(-own // (span * step)) * step)
+            if unit > kv_group.share.unit_bytes:
                 raise ConfigError(
                     f"a block of KV group {number} takes {own:,} bytes on this rank, more than "
-                    f"the {span * unit:,} that it has of pages"
+                    f"the {span * kv_group.share.unit_bytes:,} that it has of pages"
                 )
             self._units = kv_group.share.num_units
         self._steps = [unit * part // sum(planes.parts) for part in planes.parts]
