@@ -100,8 +100,8 @@ def row(system: str, **rates: float | None) -> dict[str, Any]:
 def test_a_record_has_what_charts_show(tmp_path: Path) -> None:
     rows = [row("quire", alpaca=123.456, brief=9.87654), row("llamacpp", alpaca=50.04, brief=None)]
     machine = {"cpu": "a processor", "cores": 2, "threads": 2}
-    shapes = {"llama-8b": rows, "/somewhere/gemma": [*rows, row("vllm", alpaca=None)]}
-    kept = CHARTS["record"]({"machine": machine, "shapes": shapes})
+    reports = [{"llama-8b": rows, "/somewhere/gemma": rows}, {"gemma": [row("vllm", alpaca=None)]}]
+    kept = CHARTS["record"]([{"machine": machine, "shapes": shapes} for shapes in reports])
     assert kept["machine"] == {"cpu": "a processor", "cores": 2}
     assert [*kept["shapes"]] == ["llama-8b", "gemma"] and len(kept["shapes"]["gemma"]) == 2
     ours, theirs = kept["shapes"]["llama-8b"]
