@@ -42,16 +42,17 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def record(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What charts show of reports of one machine: who was measured on what, and the rates."""
-    shapes: dict[str, list[dict[str, Any]]] = {}
+    """What charts show of reports of one machine; of what two have measured, the first's rate."""
+    shapes: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
     for report in reports:
         for shape, rows in report["shapes"].items():
-            shapes.setdefault(Path(shape).name, []).extend(map(_shown, rows))
+            kept = shapes.setdefault(Path(shape).name, {})
+            for row in filter(lambda one: one["workloads"], map(_shown, rows)):
+                known = kept.setdefault((row["system"], row["form"]), row)
+                known["workloads"] = {**row["workloads"], **known["workloads"]}
     return {
         "machine": {name: reports[0]["machine"][name] for name in ("cpu", "cores")},
-        "shapes": {
-            shape: [row for row in rows if row["workloads"]] for shape, rows in shapes.items()
-        },
+        "shapes": {shape: [*kept.values()] for shape, kept in shapes.items()},
     }
 
 
