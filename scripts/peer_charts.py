@@ -1,11 +1,11 @@
 """Makes the charts of docs/ beside other servers, of what ``make bench-peers ARGS=--json`` said:
 
-    python scripts/peer_charts.py [NAME FILE]
+    python scripts/peer_charts.py [NAME FILE...]
 
 A record in benchmarks/peers/records gives docs/images/peers-NAME.svg: for each shape a row for each
-system and form of weights, a column for each workload. With NAME and FILE, what is shown of FILE
-becomes the record NAME first, in place of an older one. peers.svg, for docs/why.md, shows parts
-of two of them beside each other.
+system and form of weights, a column for each workload. With NAME and FILEs, what is shown of them
+becomes the record NAME first, in place of an older one. peers.svg, for docs/why.md, shows parts of
+two of them beside each other.
 """
 
 from __future__ import annotations
@@ -41,27 +41,31 @@ OURS, THEIRS = "#00796b", "#b0bec5"
 Rows = Sequence[Mapping[str, Any]]
 
 
-def record(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What charts show of a report: who was measured on what, and the rates."""
+def record(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What charts show of reports of one machine; of what two have measured, the first's rate."""
+    shapes: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+    for report in reports:
+        for shape, rows in report["shapes"].items():
+            kept = shapes.setdefault(Path(shape).name, {})
+            for row in filter(lambda one: one["workloads"], map(_shown, rows)):
+                known = kept.setdefault((row["system"], row["form"]), row)
+                known["workloads"] = {**row["workloads"], **known["workloads"]}
+    return {
+        "machine": {name: reports[0]["machine"][name] for name in ("cpu", "cores")},
+        "shapes": {shape: [*kept.values()] for shape, kept in shapes.items()},
+    }
 
-    def rates(row: Mapping[str, Any]) -> dict[str, Any]:
-        measured = {name: one["tokens_per_second"] for name, one in row["workloads"].items()}
-        return {
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    measured = {name: one["tokens_per_second"] for name, one in row["workloads"].items()}
+    return {
+        "system": row["system"],
+        "title": row["title"].split(" (")[0],
+        "form": row["form"],
+        "workloads": {
             name: {"tokens_per_second": round(rate) if rate >= 100 else round(rate, 1)}
             for name, rate in measured.items()
             if rate is not None
-        }
-
-    def row(one: Mapping[str, Any]) -> dict[str, Any]:
-        told = {name: one[name] for name in ("system", "form")}
-        return {**told, "title": one["title"].split(" (")[0], "workloads": rates(one)}
-
-    shapes = {shape: [row(one) for one in rows] for shape, rows in report["shapes"].items()}
-    return {
-        "machine": {name: report["machine"][name] for name in ("cpu", "cores")},
-        "shapes": {
-            Path(shape).name: [one for one in rows if one["workloads"]]
-            for shape, rows in shapes.items()
         },
     }
 
@@ -131,9 +135,9 @@ def _said(rate: float) -> str:
 
 
 def main(images: Path = IMAGES) -> None:
-    if len(sys.argv) == 3:
-        report = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-        text = json.dumps(record(report), indent=1)
+    if len(sys.argv) > 2:
+        reports = [json.loads(Path(file).read_text(encoding="utf-8")) for file in sys.argv[2:]]
+        text = json.dumps(record(reports), indent=1)
         (RECORDS / f"{sys.argv[1]}.json").write_text(f"{text}\n", encoding="utf-8")
     plt.rcParams.update({"svg.hashsalt": "quire", "svg.fonttype": "none", "font.size": 9})
     records = {}

@@ -100,13 +100,16 @@ def row(system: str, **rates: float | None) -> dict[str, Any]:
 def test_a_record_has_what_charts_show(tmp_path: Path) -> None:
     rows = [row("quire", alpaca=123.456, brief=9.87654), row("llamacpp", alpaca=50.04, brief=None)]
     machine = {"cpu": "a processor", "cores": 2, "threads": 2}
-    shapes = {"llama-8b": rows, "/somewhere/gemma": [*rows, row("vllm", alpaca=None)]}
-    kept = CHARTS["record"]({"machine": machine, "shapes": shapes})
+    later = [row("vllm", alpaca=None), row("quire", alpaca=1.0, prefix=2.0)]
+    reports = [{"llama-8b": rows, "/somewhere/gemma": rows}, {"gemma": later}]
+    kept = CHARTS["record"]([{"machine": machine, "shapes": shapes} for shapes in reports])
     assert kept["machine"] == {"cpu": "a processor", "cores": 2}
     assert [*kept["shapes"]] == ["llama-8b", "gemma"] and len(kept["shapes"]["gemma"]) == 2
     ours, theirs = kept["shapes"]["llama-8b"]
     assert ours["title"] == "quire" and theirs["workloads"] == {"alpaca": {"tokens_per_second": 50}}
     assert ours["workloads"]["brief"] == {"tokens_per_second": 9.9}
+    both = kept["shapes"]["gemma"][0]["workloads"]
+    assert (both["alpaca"], both["prefix"]) == tuple({"tokens_per_second": n} for n in (123, 2.0))
     CHARTS["plt"].rcParams["svg.fonttype"] = "none"
     CHARTS["chart"](kept["shapes"], tmp_path / "chart.svg")
     drawn = (tmp_path / "chart.svg").read_text()
