@@ -603,6 +603,13 @@ MUTANTS = (
         f"{_OF_MODELS}/test_gguf.py::test_the_planner_knows_the_bytes[olmoe]",
     ),
     Mutant(
+        "a safetensors file may go on behind its tensors",
+        f"{_MODELS}/files.py",
+        "    if end != size:",
+        "    if end > size:",
+        "tests/pure/models/shape/test_weighed.py::test_a_file_that_is_not_whole_is_refused",
+    ),
+    Mutant(
         "an F16 file with small floats is one of bfloat16",
         f"{_MODELS}/gguf/config.py",
         ' and name.endswith(".weight") and',

@@ -108,6 +108,15 @@ def test_headers_that_are_none_are_refused(content: bytes, message: str, directo
         read_shape(directory)
 
 
+@pytest.mark.parametrize(("more", "message"), [(-1, "does not fill"), (1, "tensors end at")])
+def test_a_file_that_is_not_whole_is_refused(more: int, message: str, directory: Path) -> None:
+    put(directory / "a.safetensors", model__embed=("BF16", [10]))
+    content = (directory / "a.safetensors").read_bytes()
+    (directory / "a.safetensors").write_bytes(content[:more] if more < 0 else content + bytes(more))
+    with pytest.raises(ModelError, match=message):
+        read_shape(directory)
+
+
 def test_no_pipe_is_waited_for(directory: Path) -> None:
     os.mkfifo(directory / "a.safetensors")
     with pytest.raises(ModelError, match="is no plain file"):
