@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -14,25 +16,20 @@ from torch import Tensor
 
 from quire.kernels import _native
 from quire.kernels.adapters import AdaptedRows, PackedUpdates, Site, Updates
-from quire.kernels.cpu_plan import CPUPlan, native_rotation
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, OwnMemory, counterparts
-from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Projection
+from quire.kernels.mlps import Activation, Experts
 from quire.kernels.native import (
     CODES,
     activation_numbers,
-    native_attention,
     native_experts,
-    native_given,
-    native_latents,
-    native_laurel,
     native_layer,
     native_memory,
-    native_mlp,
     native_norm,
     native_norms,
+    native_part,
     native_recurrence,
-    native_state,
     native_streams,
+    width_of,
 )
 from quire.kernels.ops import (
     AttentionBatch,
@@ -43,17 +40,12 @@ from quire.kernels.ops import (
     Fused,
     IndexSpec,
     Kernels,
-    Laurel,
-    MLPWithExperts,
     Norm,
     Rotation,
     SelfAttention,
-    SelfLatentAttention,
-    SelfRecurrence,
     Texts,
 )
 from quire.kernels.plain import mixed
-from quire.kernels.products import PackedWeight
 from quire.kernels.recurrence import RecurrentSpec
 from quire.kernels.shared_ranks import SharedMemoryRanks
 from quire.kernels.streams import StreamCorrection, StreamPrediction
@@ -62,16 +54,6 @@ if not _native.usable():  # so that there are no kernels here, for whoever asks
     _reasons = "; ".join(f"{name}: {why}" for name, why in _native.refusals().items())
     raise ImportError(f"they were compiled for another processor ({_reasons})")
 
-_Part = (
-    SelfAttention
-    | SelfLatentAttention
-    | SelfRecurrence
-    | DenseMLP
-    | GivenMLP
-    | Laurel
-    | Experts
-    | MLPWithExperts
-)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of activations. The cache may be of 8 and 4 bits as well."""
 
@@ -89,6 +71,74 @@ def all_builds() -> list[str]:
 def refusals() -> dict[str, str]:
     """The instruction sets that cannot run here, with the reason."""
     return _native.refusals()
+
+
+class CPUPlan:
+    """A step's batch as C++ sees it; keeps the tensors alive that it points to."""
+
+    def __init__(self, batch: AttentionBatch) -> None:
+        self.threads = torch.get_num_threads()
+        self.batch = batch
+        self._tensors = [batch.context_lens]
+        self.native = _native.Plan(
+            batch.query_starts, batch.context_lens.data_ptr(), batch.block_size, self.threads
+        )
+        for kv_group in batch.kv_groups:
+            slots, tables = kv_group.slots.contiguous(), kv_group.block_tables.contiguous()
+            dropped = kv_group.num_dropped.contiguous()
+            self._tensors += (slots, tables, dropped)
+            self.native.add_kv_group(
+                slots.data_ptr(),
+                tables.data_ptr(),
+                tables.shape[1],
+                dropped.data_ptr(),
+                kv_group.num_sink_blocks,
+            )
+        if batch.bias is not None:
+            before = batch.bias.before.contiguous()
+            bias = (batch.bias.bias.double() / math.log(2)).float().contiguous()
+            self._tensors += (before, bias)
+            self.native.set_bias(before.data_ptr(), bias.data_ptr(), bias.shape[1])
+        if batch.states is not None:
+            kept = [one.contiguous() for one in batch.states if one is not None]
+            self._tensors += kept
+            self.native.set_state_slots(kept[0].data_ptr())
+            if len(kept) > 1:
+                self.native.set_drafts(kept[1].data_ptr(), kept[2].data_ptr())
+        for ranges, adapter, _ in batch.adapted:
+            self.native.add_adapted(adapter.native, ranges)
+        self._rotations: dict[int, tuple[Rotation, _native.Rotation]] = {}
+
+    def among(self, kv_group: int, chosen: Tensor, counts: Tensor) -> CPUPlan:
+        """The plan of the same tokens, each of which attends to what is in the slots ``chosen``
+        [T, most], so many of each row.
+        """
+        plan, slots = copy(self), self.batch.kv_groups[kv_group].slots.contiguous()
+        dropped = torch.zeros_like(counts)
+        plan._tensors = [chosen, counts, slots, dropped]
+        starts, size = range(len(counts) + 1), self.batch.block_size
+        plan.native = _native.Plan(starts, counts.data_ptr(), size, self.threads)
+        for _ in range(kv_group + 1):
+            plan.native.add_chosen(
+                slots.data_ptr(), chosen.data_ptr(), chosen.shape[1], dropped.data_ptr()
+            )
+        return plan
+
+    def rotation(self, rotation: Rotation) -> _native.Rotation:
+        """The rotation as C++ sees it, made once for all layers."""
+        known = self._rotations.get(id(rotation))
+        if known is None:
+            known = self._rotations[id(rotation)] = rotation, _rotation(rotation)
+        return known[1]
+
+
+def _rotation(rotation: Rotation) -> _native.Rotation:
+    cos, sin, sink_cos, sink_sin, scale = rotation
+    sinks = (0, 0)
+    if sink_cos is not None and sink_sin is not None:
+        sinks = sink_cos.data_ptr(), sink_sin.data_ptr()
+    factor = 0 if scale is None else scale.data_ptr()
+    return _native.Rotation(cos.data_ptr(), sin.data_ptr(), *sinks, factor, cos.shape[1])
 
 
 class _Decoder(NamedTuple):
@@ -131,11 +181,6 @@ class CPUKernels(Kernels):
     def instruction_set(self) -> str:
         """The one in use."""
         return self._native.name
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Memory held for intermediate results."""
-        return self._native.workspace_bytes
 
     def plan(self, batch: AttentionBatch) -> CPUPlan:
         return CPUPlan(batch)
@@ -383,7 +428,7 @@ class CPUKernels(Kernels):
     def fuse(self, decoder: DecoderStack, kv: Sequence[LayerMemory]) -> Fused | None:
         known = self._decoders.get(id(decoder))
         if known is None or known.decoder is not decoder or known.kv is not kv:
-            native = _native.Decoder(CODES[decoder.dtype], _width(decoder))
+            native = _native.Decoder(CODES[decoder.dtype], width_of(decoder))
             fused = _fuse(self._native, native, decoder, kv)
             known = self._decoders[id(decoder)] = _Decoder(decoder, kv, fused, native)
         return known.fused
@@ -412,7 +457,7 @@ class CPUKernels(Kernels):
             texts.numbers.data_ptr(),
             texts.block_size,
             texts.kv_groups,
-            [native_rotation(rotation) for rotation in rotations],
+            [_rotation(rotation) for rotation in rotations],
             torch.get_num_threads(),
             out.data_ptr(),
         )
@@ -494,7 +539,7 @@ def _fuse(
         for part, put in ((layer.mixer, native.set_mixer), (layer.mlp, native.set_mlp)):
             if part is None:
                 continue
-            made = _native_part(part, memory, decoder.dtype)
+            made = native_part(part, memory, decoder.dtype)
             if made is None:
                 return None
             put(made)
@@ -522,50 +567,3 @@ def _fuse(
         return x if decoder.final_norm is None else out
 
     return fused
-
-
-def _native_part(
-    part: _Part, memory: OwnMemory, dtype: torch.dtype
-) -> (
-    _native.SelfAttention
-    | _native.LatentAttention
-    | _native.SelfRecurrence
-    | _native.Mlp
-    | _native.GivenMlp
-    | _native.Laurel
-    | _native.Experts
-    | None
-):
-    if isinstance(part, SelfAttention | SelfLatentAttention):
-        kv = memory.of(part.source if isinstance(part, SelfAttention) else None)
-        assert isinstance(kv, LayerKV)
-        if isinstance(part, SelfLatentAttention):
-            return native_latents(part, kv, dtype)
-        return native_attention(part, kv, dtype)
-    if isinstance(part, SelfRecurrence):
-        state = memory.of(None)
-        assert isinstance(state, LayerState)
-        return native_state(part, state)
-    if isinstance(part, MLPWithExperts):
-        return None
-    if isinstance(part, GivenMLP):
-        return native_given(part)
-    if isinstance(part, Laurel):
-        return native_laurel(part)
-    return native_experts(part) if isinstance(part, Experts) else native_mlp(part)
-
-
-def _width(decoder: DecoderStack) -> int:
-    """The width of what goes from layer to layer; 0 if weights are not packed."""
-    layer = decoder.layers[0]
-    part = layer.mlp if layer.mixer is None else layer.mixer
-    if isinstance(part, SelfAttention):
-        first: Projection = part.qkv
-    elif isinstance(part, SelfLatentAttention | SelfRecurrence):
-        first = part.inputs
-    elif isinstance(part, DenseMLP | GivenMLP):
-        first = part.up
-    else:
-        assert isinstance(part, Experts), "a layer has a part, and one beside another has a mixer"
-        first = part.router
-    return first.inputs if isinstance(first, PackedWeight) else 0

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from quire.kernels import _native
-from quire.kernels.layer_memory import LayerKV, LayerState
-from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Routing
+from quire.kernels.layer_memory import LayerKV, LayerState, OwnMemory
+from quire.kernels.mlps import Activation, DenseMLP, Experts, GivenMLP, Projection, Routing
 from quire.kernels.ops import (
     AttentionSpec,
+    DecoderStack,
     Laurel,
+    MLPWithExperts,
     Norm,
     Norms,
     SelfAttention,
@@ -305,3 +307,62 @@ def _floats(tensor: Tensor | None, *, apart: bool = False) -> int:
         if not apart and not tensor.is_contiguous():
             raise TypeError("numbers side by side are needed")
     return _address(tensor)
+
+
+Part = (
+    SelfAttention
+    | SelfLatentAttention
+    | SelfRecurrence
+    | DenseMLP
+    | GivenMLP
+    | Laurel
+    | Experts
+    | MLPWithExperts
+)
+
+
+def native_part(
+    part: Part, memory: OwnMemory, dtype: torch.dtype
+) -> (
+    _native.SelfAttention
+    | _native.LatentAttention
+    | _native.SelfRecurrence
+    | _native.Mlp
+    | _native.GivenMlp
+    | _native.Laurel
+    | _native.Experts
+    | None
+):
+    if isinstance(part, SelfAttention | SelfLatentAttention):
+        kv = memory.of(part.source if isinstance(part, SelfAttention) else None)
+        assert isinstance(kv, LayerKV)
+        if isinstance(part, SelfLatentAttention):
+            return native_latents(part, kv, dtype)
+        return native_attention(part, kv, dtype)
+    if isinstance(part, SelfRecurrence):
+        state = memory.of(None)
+        assert isinstance(state, LayerState)
+        return native_state(part, state)
+    if isinstance(part, MLPWithExperts):
+        return None
+    if isinstance(part, GivenMLP):
+        return native_given(part)
+    if isinstance(part, Laurel):
+        return native_laurel(part)
+    return native_experts(part) if isinstance(part, Experts) else native_mlp(part)
+
+
+def width_of(decoder: DecoderStack) -> int:
+    """Of what goes from layer to layer; 0 if its weights are not packed."""
+    layer = decoder.layers[0]
+    part = layer.mlp if layer.mixer is None else layer.mixer
+    if isinstance(part, SelfAttention):
+        first: Projection = part.qkv
+    elif isinstance(part, SelfLatentAttention | SelfRecurrence):
+        first = part.inputs
+    elif isinstance(part, DenseMLP | GivenMLP):
+        first = part.up
+    else:
+        assert isinstance(part, Experts), "a layer has a part, and one beside another has a mixer"
+        first = part.router
+    return first.inputs if isinstance(first, PackedWeight) else 0

@@ -204,7 +204,7 @@ def test_long_runs_are_attended_together(run: str, together: bool) -> None:
             kernels.attend(case.query, case.key, case.value, case.kv, spec, plan)
         finally:
             torch.set_num_threads(before)
-        return kernels.workspace_bytes
+        return kernels._native.workspace_bytes
 
     shared = workspace([Member(run, 3), Member(run, 20)])
     alone = workspace([Member(run, 3), Member("", RUNS[run] // 16 * 16 + 20)])
