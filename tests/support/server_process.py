@@ -54,7 +54,7 @@ class ServerProcess:
     def __init__(
         self,
         *arguments: str,
-        patience: float = 60.0,
+        patience: float = 200.0,  # a machine that many share takes a minute to start one
         stalls: bool = False,
         within: Sequence[str] = (),
     ) -> None:
