@@ -30,7 +30,7 @@ constexpr int64_t input_bytes(Arithmetic how) {
 struct Rows {
   char* data;
   int64_t row_bytes;
-  // [sections, all rows]: a tile finds those of its rows side by side.
+  // [sections, all rows and more]: a tile finds those of its rows side by side.
   float* scales;      // of bytes
   int32_t* starts;    // of bytes: from where on their products are added
   float* group_sums;  // where they are needed
@@ -65,7 +65,8 @@ Rows place_rows(const Product& p, Arithmetic how, bool copied) {
   int64_t size = input_bytes(how);
   Rows rows{};
   rows.copied = copied;
-  rows.all = p.rows;
+  // Of many rows, sections lie so far apart that they do not crowd a few sets of the first cache.
+  rows.all = p.rows < 64 ? p.rows : round_up(p.rows, 32) + 16;
   char* next = p.scratch;
   if (!rows.copied) {
     rows.data = (char*)p.x;
@@ -79,13 +80,13 @@ Rows place_rows(const Product& p, Arithmetic how, bool copied) {
   }
   if (how == Arithmetic::bytes) {
     rows.scales = (float*)next;
-    next += p.rows * num_sections(w) * 4;
+    next += rows.all * num_sections(w) * 4;
     rows.starts = (int32_t*)next;
-    next += p.rows * num_sections(w) * 4;
+    next += rows.all * num_sections(w) * 4;
   }
   if (w.needs_sums()) {
     rows.group_sums = (float*)next;
-    next += p.rows * w.num_groups() * 4;
+    next += rows.all * w.num_groups() * 4;
   }
   rows.scratch_bytes = round_up(next - p.scratch, 64);
   return rows;
@@ -138,6 +139,18 @@ void order_bytes(Format format, char* bytes, int64_t n) {
   }
 }
 
+// The same of W of them: vectors of fewer lanes are no whole line.
+constexpr bool in_lanes = W >= 8;
+QUIRE_INLINE I in_order(U bytes, U order) {
+  return in_lanes ? (I)permuted((F)bytes, order) : (I)bytes;
+}
+QUIRE_INLINE U order_of(Format format) {
+  U lane{};
+  for (int j = 0; j < W; j++) lane[j] = j;
+  if (inputs_per_line(format) == 4) return (lane & ~3u) | (lane & 1u) << 1 | (lane >> 1 & 1u);
+  return (lane & ~7u) | (lane & 1u) << 2 | (lane >> 1 & 3u);
+}
+
 // W inputs of a section from ``i`` on, each times its own of ``smoothing``, if that is not null.
 template <class T>
 QUIRE_INLINE F load_smoothed(const T* x, const float* smoothing, int64_t i, int64_t n) {
@@ -145,97 +158,113 @@ QUIRE_INLINE F load_smoothed(const T* x, const float* smoothing, int64_t i, int6
   return smoothing ? v * load_up_to(smoothing + i, n - i) : v;
 }
 
-// What a section becomes beside its bytes.
+// What sections become beside their bytes.
 struct Rounded {
-  float scale;
-  int32_t sum;  // of the bytes
+  F4 scales;
+  U4 sums;  // of the bytes
 };
 
-// Whole numbers from -127 to 127 that numbers become, by the largest of all.
-class Step {
+// Whole numbers from -127 to 127 that the numbers of up to four sections become, by the largest of
+// each.
+template <int sections>
+class Steps {
  public:
   // Without their signs, floats are in the order of their bits; infinity and NaN come last.
-  __attribute__((always_inline)) void see(F v) { most_ = maximum(most_, (U)v & 0x7fffffffu); }
+  __attribute__((always_inline)) void see(int s, F v) {
+    most_[s] = maximum(most_[s], (U)v & 0x7fffffffu);
+  }
 
-  // Returns the scale, NaN after any NaN or infinity.
-  __attribute__((always_inline)) float choose() {
-    uint32_t bits = lanes_max(most_);
-    float largest = read<float>(&bits);
-    factor_ = largest > 1e-30f ? 127.0f / largest : 0.0f;  // which must be finite
-    return largest / 127.0f + largest * 0.0f;
+  // Once all are seen.
+  __attribute__((always_inline)) void choose() {
+    F4 largest = (F4)lanes_max(most_);
+    // Both must be finite, but for a scale after any NaN or infinity, which is NaN.
+    factors_ = largest > 1e-30f ? 127.0f / largest : F4{};
+    scales_ = largest / 127.0f + largest * 0.0f;
   }
 
   // W bytes. In the last bits of 1.5 * 2^23 + v there is v rounded.
-  __attribute__((always_inline)) void put(char* out, F v) {
-    U whole = (U)(v * factor_ + 12582912.0f);
-    sum_ += whole;
-    vectors_++;
-    narrow_8(out, (I)whole);
+  __attribute__((always_inline)) U whole(int s, F v) {
+    U whole = (U)(v * factors_[s] + 12582912.0f);
+    sums_[s] += whole;
+    return whole;
   }
-  __attribute__((always_inline)) int32_t sum() const {
-    return int32_t(lanes_sum(sum_) - vectors_ * (W * 0x4b400000u));
+
+  // After so many vectors of each. Numbers may have been longer by ``length`` than what they stand
+  // for.
+  __attribute__((always_inline)) Rounded rounded(uint32_t vectors, float length = 1.0f) const {
+    return {scales_ / length, lanes_sum(sums_) - vectors * (W * 0x4b400000u)};
   }
 
  private:
-  U most_{}, sum_{};
-  uint32_t vectors_ = 0;
-  float factor_;
+  U most_[sections] = {}, sums_[sections] = {};
+  F4 factors_, scales_;
 };
 
 // n inputs; ``padded``: how many bytes are written, the rest zeros.
 template <class T>
 QUIRE_INLINE Rounded round_section(const T* x, const float* smoothing, int64_t n, char* out,
                                    int64_t padded) {
-  Step step;
-  for (int64_t i = 0; i < n; i += W) step.see(load_smoothed(x, smoothing, i, n));
-  float scale = step.choose();
-  for (int64_t i = 0; i < padded; i += W) {
-    F v = i < n ? load_smoothed(x, smoothing, i, n) : F{};
+  Steps<1> steps;
+  for (int64_t i = 0; i < n; i += W) steps.see(0, load_smoothed(x, smoothing, i, n));
+  steps.choose();
+  uint32_t vectors = 0;
+  for (int64_t i = 0; i < padded; i += W, vectors++) {
+    U whole = steps.whole(0, i < n ? load_smoothed(x, smoothing, i, n) : F{});
     if (i + W <= padded) {
-      step.put(out + i, v);
+      narrow_8(out + i, (I)whole);
     } else {  // what follows may be another thread's
       char some[W];
-      step.put(some, v);
+      narrow_8(some, (I)whole);
       __builtin_memcpy(out + i, some, padded - i);
     }
   }
-  return {scale, step.sum()};
+  return steps.rounded(vectors);
 }
 
-// The same of n inputs that are spread, whole runs, and as many bytes.
-template <int n, class T>
-QUIRE_INLINE Rounded round_spread(const T* x, const float* smoothing, char* out) {
+// So many sections of n inputs that are spread, whole runs, and as many bytes: one alone would wait
+// for its largest number, then for its sum.
+template <int n, int sections, class T>
+QUIRE_INLINE Rounded round_spread(const T* x, const float* smoothing, U order, char* out) {
   constexpr int N = n / W, run = spread_run / W;
-  F v[N];
-  Step step;
-#pragma GCC unroll 16
-  for (int k = 0; k < N; k++) {
-    v[k] = load(x + k * W);
-    if (smoothing) v[k] *= load(smoothing + k * W);
-    v[k] = spread_lanes<spread_run>(v[k]);
-  }
+  F v[sections][N];
+  Steps<sections> steps;
 #pragma GCC unroll 4
-  for (int apart = 1; apart < run; apart *= 2) {
+  for (int s = 0; s < sections; s++) {
 #pragma GCC unroll 16
     for (int k = 0; k < N; k++) {
-      if (k & apart) continue;
-      F a = v[k], b = v[k + apart];
-      v[k] = a + b, v[k + apart] = a - b;
+      const int64_t at = s * n + k * W;
+      v[s][k] = load(x + at);
+      if (smoothing) v[s][k] *= load(smoothing + at);
+      v[s][k] = spread_lanes<spread_run>(v[s][k]);
     }
+#pragma GCC unroll 4
+    for (int apart = 1; apart < run; apart *= 2) {
+#pragma GCC unroll 16
+      for (int k = 0; k < N; k++) {
+        if (k & apart) continue;
+        F a = v[s][k], b = v[s][k + apart];
+        v[s][k] = a + b, v[s][k + apart] = a - b;
+      }
+    }
+#pragma GCC unroll 16
+    for (int k = 0; k < N; k++) steps.see(s, v[s][k]);
   }
+  steps.choose();
+#pragma GCC unroll 4
+  for (int s = 0; s < sections; s++) {
 #pragma GCC unroll 16
-  for (int k = 0; k < N; k++) step.see(v[k]);
-  float scale = step.choose() * 0.25f;  // v is longer by the root of a run
-#pragma GCC unroll 16
-  for (int k = 0; k < N; k++) step.put(out + k * W, v[k]);
-  return {scale, step.sum()};
+    for (int k = 0; k < N; k++)
+      narrow_8(out + s * n + k * W, in_order(steps.whole(s, v[s][k]), order));
+  }
+  return steps.rounded(N, 4.0f);  // the root of a run
 }
-template <class T>
-QUIRE_INLINE Rounded round_spread(const T* x, const float* smoothing, int64_t n, char* out) {
+template <int sections, class T>
+QUIRE_INLINE Rounded round_spread(const T* x, const float* smoothing, U order, int64_t n,
+                                  char* out) {
   switch (n) {
-    case 16: return round_spread<16>(x, smoothing, out);
-    case 32: return round_spread<32>(x, smoothing, out);
-    default: return round_spread<64>(x, smoothing, out);
+    case 16: return round_spread<16, sections>(x, smoothing, order, out);
+    case 32: return round_spread<32, sections>(x, smoothing, order, out);
+    default: return round_spread<64, sections>(x, smoothing, order, out);
   }
 }
 
@@ -247,23 +276,33 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
   int64_t n = w.inputs;
   if (how == Arithmetic::bytes) {
     int64_t sections = num_sections(w), length = w.units * inputs_per_unit(w.format) / sections;
-    for (int64_t s = 0; s < sections; s++) {
-      bool last = s + 1 == sections;  // the end of memory for the row is its as well
-      int64_t first = s * length, at = rows.at(row, s);
-      const float* smoothing = w.smoothing ? w.smoothing + first : nullptr;
-      int64_t own = last ? n - first : length, padded = last ? rows.row_bytes - first : length;
-      Rounded to;
-      if (w.spreads_rows) {
-        to = round_spread(x + first, smoothing, length, out + first);
-        for (int64_t i = length; i < padded; i++) out[first + i] = 0;
-      } else {
-        to = round_section(x + first, smoothing, own, out + first, padded);
+    int64_t s = 0;
+    auto take = [&](const Rounded& of, int count) __attribute__((always_inline)) {
+      for (int i = 0; i < count; i++, s++) {
+        int64_t at = rows.at(row, s);
+        rows.scales[at] = of.scales[i];
+        rows.starts[at] = -added_to_codes(w.format) * int32_t(of.sums[i]);
+        if (rows.group_sums) rows.group_sums[at] = of.scales[i] * float(int32_t(of.sums[i]));
       }
-      rows.scales[at] = to.scale;
-      rows.starts[at] = -added_to_codes(w.format) * to.sum;
-      if (rows.group_sums) rows.group_sums[at] = to.scale * float(to.sum);
+    };
+    auto smoothing = [&] { return w.smoothing ? w.smoothing + s * length : nullptr; };
+    if (w.spreads_rows) {
+      constexpr int most = W == 16 ? 4 : 1;  // that registers hold
+      const U order = order_of(w.format);
+      while (s + most <= sections)
+        take(round_spread<most>(x + s * length, smoothing(), order, length, out + s * length),
+             most);
+      while (most > 1 && s < sections)
+        take(round_spread<1>(x + s * length, smoothing(), order, length, out + s * length), 1);
+      for (int64_t i = s * length; i < rows.row_bytes; i++) out[i] = 0;
     }
-    order_bytes(w.format, out, rows.row_bytes);
+    while (s < sections) {
+      bool last = s + 1 == sections;  // the end of memory for the row is its as well
+      int64_t first = s * length, own = last ? n - first : length;
+      take(round_section(x + first, smoothing(), own, out + first,
+                         last ? rows.row_bytes - first : length), 1);
+    }
+    if (!in_lanes || !w.spreads_rows) order_bytes(w.format, out, rows.row_bytes);
   } else if (rows.copied) {
     int64_t padded = rows.row_bytes / (how == Arithmetic::pairs ? 2 : 4);
     for (int64_t i = 0; i < padded; i += W) {

@@ -92,21 +92,41 @@ QUIRE_INLINE void rotate(float* x, const float* cos, const float* sin, int half)
   }
 }
 
+// Each lane of another.
+QUIRE_INLINE F permuted(F v, U from) {
+#if defined(__AVX512F__)
+  return (F)_mm512_permutexvar_ps((__m512i)from, (__m512)v);
+#elif defined(__AVX2__)
+  return (F)_mm256_permutevar8x32_ps((__m256)v, (__m256i)from);
+#else
+  F out;
+  for (int j = 0; j < W; j++) out[j] = v[from[j]];
+  return out;
+#endif
+}
+
+// Lanes change places with those ``apart`` from them. Within four, twice as many at a time.
+QUIRE_INLINE F neighbours(F v, int apart) {
+#if defined(__AVX512F__)
+  switch (apart) {
+    case 1: return (F)_mm512_permute_ps((__m512)v, 0xb1);
+    case 2: return (F)_mm512_permute_ps((__m512)v, 0x4e);
+    case 4: return (F)_mm512_shuffle_f32x4((__m512)v, (__m512)v, 0xb1);
+    default: return (F)_mm512_shuffle_f32x4((__m512)v, (__m512)v, 0x4e);
+  }
+#else
+  U lane{};
+  for (int j = 0; j < W; j++) lane[j] = j;
+  return permuted(v, lane ^ uint32_t(apart));
+#endif
+}
+
 // Each lane's neighbour, ``apart`` lanes from it, plus the lane itself, or less it in upper lanes.
 QUIRE_INLINE F butterfly(F v, int apart) {
   U lane{};
   for (int j = 0; j < W; j++) lane[j] = j;
-  U other = lane ^ uint32_t(apart);
   F sign = (lane & uint32_t(apart)) != 0u ? splat(-1.0f) : splat(1.0f);
-#if defined(__AVX512F__)
-  F neighbour = (F)_mm512_permutexvar_ps((__m512i)other, (__m512)v);
-#elif defined(__AVX2__)
-  F neighbour = (F)_mm256_permutevar8x32_ps((__m256)v, (__m256i)other);
-#else
-  F neighbour;
-  for (int j = 0; j < W; j++) neighbour[j] = v[other[j]];
-#endif
-  return fma(v, sign, neighbour);
+  return fma(v, sign, neighbours(v, apart));
 }
 
 // All lanes of a run times Hadamard's matrix, and by the root of the run.

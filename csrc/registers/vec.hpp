@@ -43,6 +43,8 @@ typedef uint32_t U __attribute__((vector_size(W * 4)));
 typedef uint16_t U16 __attribute__((vector_size(W * 2)));
 typedef int8_t I8 __attribute__((vector_size(W)));
 typedef uint64_t U64 __attribute__((vector_size(W * 4)));
+typedef float F4 __attribute__((vector_size(16)));
+typedef uint32_t U4 __attribute__((vector_size(16)));
 
 QUIRE_INLINE F splat(float x) { return x - F{}; }
 QUIRE_INLINE I splat(int32_t x) { return x - I{}; }
@@ -236,6 +238,40 @@ QUIRE_INLINE uint32_t lanes_max(U v) {
   for (int i = 1; i < W; i++) most = v[i] > most ? v[i] : most;
   return most;
 #endif
+}
+
+// The same of up to four vectors at once; 0 of those that are not there.
+#if defined(__AVX512F__)
+template <class Both>
+QUIRE_INLINE U4 fold_lanes(const U (&v)[4], const Both& both) {
+  auto of_two = [&](U a, U b) __attribute__((always_inline)) {
+    return both((U)_mm512_unpacklo_epi32((__m512i)a, (__m512i)b),
+                (U)_mm512_unpackhi_epi32((__m512i)a, (__m512i)b));
+  };
+  __m512i low = (__m512i)of_two(v[0], v[1]), high = (__m512i)of_two(v[2], v[3]);
+  U all = both((U)_mm512_unpacklo_epi64(low, high), (U)_mm512_unpackhi_epi64(low, high));
+  all = both(all, (U)_mm512_shuffle_i64x2((__m512i)all, (__m512i)all, 0x4e));
+  all = both(all, (U)_mm512_shuffle_i64x2((__m512i)all, (__m512i)all, 0xb1));
+  return (U4)_mm512_castsi512_si128((__m512i)all);
+}
+QUIRE_INLINE U4 lanes_sum(const U (&v)[4]) {
+  return fold_lanes(v, [](U a, U b) __attribute__((always_inline)) { return a + b; });
+}
+QUIRE_INLINE U4 lanes_max(const U (&v)[4]) {
+  return fold_lanes(v, [](U a, U b) __attribute__((always_inline)) { return maximum(a, b); });
+}
+#endif
+template <int n>
+QUIRE_INLINE U4 lanes_sum(const U (&v)[n]) {
+  U4 sums{};
+  for (int i = 0; i < n; i++) sums[i] = lanes_sum(v[i]);
+  return sums;
+}
+template <int n>
+QUIRE_INLINE U4 lanes_max(const U (&v)[n]) {
+  U4 most{};
+  for (int i = 0; i < n; i++) most[i] = lanes_max(v[i]);
+  return most;
 }
 
 // --- lanes become vectors ---------------------------------------------------------------------
