@@ -81,7 +81,8 @@ class Oracle:
             for seq_id in group.tables()
         ]
         for kv_group in self.kv_groups:
-            device, host = [0] * len(kv_group.device.ref_counts), [0] * kv_group.host.num_blocks
+            device = [0] * len(kv_group.device.ref_counts)
+            host = [0] * len(kv_group.host.ref_counts)
             for seq_id, swapped in holders:
                 counts = host if swapped else device
                 for block in kv_group.table(seq_id).block_ids:
@@ -89,7 +90,8 @@ class Oracle:
             assert kv_group.device.ref_counts == device, "references to blocks"
             assert kv_group.host.ref_counts == host, "references to blocks of the host"
             assert kv_group.device.num_held == len(device) - device.count(0), "free blocks"
-            assert kv_group.host.num_free == host.count(0), "free blocks of the host"
+            held = len(host) - host.count(0)
+            assert kv_group.host.num_held == held, "free blocks of the host"
             if not self._num_checks % 8:
                 if isinstance(kv_group, StateAllocator):
                     check_states(kv_group)

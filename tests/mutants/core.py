@@ -203,6 +203,13 @@ MUTANTS = (
         f"{_OF_MEMORY}/test_contents.py::test_of_two_blocks_with_one_content_the_older_is_found_until_it_is_taken",
     ),
     Mutant(
+        "blocks that nobody has had are taken from the last on",
+        f"{_MEMORY}/pool.py",
+        "for block in reversed(range(reached, len(self.ref_counts))):",
+        "for block in range(reached, len(self.ref_counts)):",
+        f"{_OF_MEMORY}/test_contents.py::test_a_pool_keeps_account_of_blocks_that_somebody_has_had",
+    ),
+    Mutant(
         "no copy on write",
         f"{_MEMORY}/paged.py",
         "if ref_counts[table.blocks[index]] > 1:",

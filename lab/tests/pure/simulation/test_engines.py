@@ -164,6 +164,8 @@ def _nothing() -> Any:
     [
         (["deepseek-v3", "--engine", "llamacpp", "--machine", "b300", "--pipeline-parallel-size",
           "8"], "llama.cpp keeps no weights in fp8 on a b300; it has: int8, int4, a GGUF file"),
+        (["deepseek-v3", "--engine", "quire", "--machine", "b300", "--tensor-parallel-size", "1"],
+         "Quire keeps no weights in fp8 on a b300; it has: floats alone"),
         (["deepseek-v3", "--engine", "trtllm", "--machine", "a100-80", "--tensor-parallel-size",
           "16"], "weights in fp8: a a100-80 has no units for fp8 in TensorRT-LLM"),
         (["llama-3-8b", "--engine", "trtllm", "--machine", "b200", "--quantization", "int4"],

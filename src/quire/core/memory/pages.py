@@ -311,7 +311,7 @@ class SharedPool(BlockPool):
     def __init__(self, pages: SharedPages, span: int, lost: int = 0) -> None:
         self.part = part = PageShare(pages.count, pages.units, span, lost)
         self._own = OwnPages(pages, span)
-        super().__init__(pages.count * part.per_page, 0, self._own)
+        super().__init__(pages.count * part.per_page, self._own)
         self._pages = pages
 
     @property
@@ -423,9 +423,9 @@ class SharedPool(BlockPool):
             page, pool = lost
             pool.lose(page, self.taker)
         page = pages.take_empty()
-        reached, end = len(self.ref_counts), (page + 1) * pages.units
-        if end > reached:
-            self.reach(min(self.part.num_units, max(end, 2 * reached)))
+        last = (page + 1) * pages.units - 1
+        if last >= len(self.ref_counts):
+            self.reach(last, self.part.num_units)
         own.add(page)
         return own.pop()
 

@@ -81,13 +81,8 @@ class BlockPool:
         there is no view that wants them.
     """
 
-    def __init__(
-        self, num_blocks: int, num_ids: int | None = None, blank: BlankBlocks | None = None
-    ) -> None:
-        """num_ids: the numbers from 0 on that blocks have from the beginning (see ``reach``); None:
-            they are numbered through.
-        blank: who has the blank ones; None: a stack, of which block 0 goes first.
-        """
+    def __init__(self, num_blocks: int, blank: BlankBlocks | None = None) -> None:
+        """blank: who has the blank ones; None: a stack, of which block 0 goes first."""
         self.num_blocks = num_blocks
         self.ref_counts: list[int] = []
         self.times_found = array("I")
@@ -96,14 +91,13 @@ class BlockPool:
         self._charged = array("d")  # seconds per owner, up to _since
         self._since = array("d")
         self._hashes: dict[int, BlockHash] = {}
-        self.reach(num_blocks if num_ids is None else num_ids)
         self._block_of: dict[BlockHash, int] = {}
         # The latest num_blocks ones: when, for whom, and how many had been before that came.
         self._evicted: OrderedDict[BlockHash, tuple[float, int, int]] = OrderedDict()
         self._num_evicted = 0
         self._taking = (0.0, -1, 0)  # the same of those that were evicted last
         self.taker = -1
-        self._blank: BlankBlocks = [*reversed(range(num_blocks))] if blank is None else blank
+        self._blank: BlankBlocks = [] if blank is None else blank
         self._cached: OrderedDict[int, None] = OrderedDict()  # in order of release
         self.kept = KeptBlocks(num_blocks)
         self._until = self.kept.until  # empty, most often
@@ -111,9 +105,13 @@ class BlockPool:
         self._watcher: ContentWatcher | None = None
         self._kv_group = 0  # as which the watcher knows this pool
 
-    def reach(self, num_ids: int) -> None:
-        """Keep account of blocks of more numbers, which nobody has had before."""
-        more = num_ids - len(self.ref_counts)
+    def reach(self, block: int, num_ids: int) -> None:
+        """Keep account of one that nobody has had before, and of some after it.
+
+        num_ids: one more than the highest number of all.
+        """
+        reached = len(self.ref_counts)
+        more = min(num_ids, max(block + 1, 2 * reached)) - reached
         self.ref_counts += [0] * more
         for counts in (self.times_found, self._charged, self._since):
             counts.frombytes(bytes(counts.itemsize * more))
@@ -121,7 +119,7 @@ class BlockPool:
     @property
     def num_free(self) -> int:
         """Blocks that can be taken now, blank and cached."""
-        return len(self._blank) + len(self._cached) + len(self.kept.free)
+        return self.num_blocks - len(self.ref_counts) + len(self._blank) + self.num_cached
 
     @property
     def num_cached(self) -> int:
@@ -157,7 +155,7 @@ class BlockPool:
 
         None: none has to go. Nothing at all: there is no room.
         """
-        return None if self._blank else self._cached
+        return None if self._blank or len(self.ref_counts) < self.num_blocks else self._cached
 
     def take_all(self, count: int) -> tuple[list[int], list[float]]:
         """``take`` as often; the blocks, and what each is ``charged`` at this moment."""
@@ -339,7 +337,15 @@ class BlockPool:
         self._blank = [block for block in reversed(free) if block not in self._hashes]
 
     def _make_blank(self) -> int:
-        """A free block whose content has been evicted, since there is no blank one."""
+        """A free block that nobody has had, or else one whose content has been evicted, since there
+        is no other that is blank.
+        """
+        reached = len(self.ref_counts)
+        if reached < self.num_blocks:
+            self.reach(reached, self.num_blocks)
+            for block in reversed(range(reached, len(self.ref_counts))):
+                self._blank.append(block)
+            return self._blank.pop()
         if self._until:
             self._cached.update(dict.fromkeys(self.kept.end(self.now)))
         if self._cached:

@@ -21,6 +21,19 @@ def test_of_two_blocks_with_one_content_the_older_is_found_until_it_is_taken() -
     assert pool.take() == older and pool.find(b"content") is None
 
 
+def test_a_pool_keeps_account_of_blocks_that_somebody_has_had() -> None:
+    pool = BlockPool(1_000_000)
+    first = [pool.take() for _ in range(5)]
+    assert first == [0, 1, 2, 3, 4] and len(pool.ref_counts) < 16
+    assert (pool.num_free, pool.num_held) == (999_995, 5)
+    pool.release(1)
+    pool.release(3)
+    assert [pool.take() for _ in range(4)] == [3, 1, 5, 6]
+    small = BlockPool(3)
+    assert [small.take() for _ in range(3)] == [0, 1, 2]
+    assert not small.num_free and len(small.ref_counts) == 3
+
+
 def test_what_follows_tokens_that_were_taken_back_is_found_by_its_own_name() -> None:
     """Even where what was taken back had been published, which the scheduler never does."""
     allocator = PagedAllocator(4, SIZE)

@@ -304,9 +304,13 @@ class ServingEngine:
         if form is not None and own is not None and (why := own.lacks(machine)) is not None:
             raise ConfigError(f"weights in {form.name}: {why} in {self.title}")
         if form is not None and form.name not in self.forms:
-            unread = self.own_code and model.quire_form is None
-            if unread or form.name not in self.stored or machine.kind not in self.stored_kinds:
-                has = dict.fromkeys((*self.possible(machine), *self.stored))
+            stored = self.stored if machine.kind in self.stored_kinds else ()
+            if self.own_code and model.quire_form is None and form.name in stored:
+                raise ConfigError(
+                    f"{self.title} does not read weights in {form.name} as {model.name} has them"
+                )
+            if form.name not in stored:
+                has = dict.fromkeys((*self.possible(machine), *stored))
                 raise ConfigError(
                     f"{self.title} keeps no weights in {form.name} on a {machine.name}; it has: "
                     f"{', '.join(has) or 'floats alone'}"
