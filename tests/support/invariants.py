@@ -33,8 +33,7 @@ def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:
 
 
 def _cached(pool: BlockPool) -> list[int]:
-    counts = enumerate(zip(pool.ref_counts, pool._hashes, strict=True))
-    return [block for block, (refs, name) in counts if not refs and name is not None]
+    return sorted(block for block in pool._hashes if not pool.ref_counts[block])
 
 
 def check_allocator(allocator: PagedAllocator) -> None:
@@ -110,8 +109,8 @@ def check_pages(allocator: LayeredAllocator) -> None:
         span, per_page = pool.part.span, pool.part.per_page
         owners_of = Counter(on_device(one))
         assert pool.ref_counts == [owners_of[block] for block in range(len(pool.ref_counts))]
-        counts = enumerate(zip(pool.ref_counts, pool._hashes, strict=True))
-        for block in [block for block, (refs, name) in counts if refs or name is not None]:
+        busy_blocks = {block for block, refs in enumerate(pool.ref_counts) if refs}
+        for block in busy_blocks.union(pool._hashes):
             assert block % units % span == 0 and block % units // span < per_page
             assert owners.setdefault(block // units, number) == number, "two have one page"
         assert pool.num_held == own.total()
