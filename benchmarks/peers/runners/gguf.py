@@ -14,6 +14,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,15 @@ def _draw_instead(base: Any, model: str) -> None:
     rng = np.random.default_rng(_SEED)
 
     def names(self: Any, remote_hf_model_id: str | None = None) -> dict[str, Callable[[], Any]]:
+        return {name: partial(unread, shape) for name, shape in _shapes(model).items()}
+
+    def unread(shape: Any) -> Any:
         lazy = base.LazyTorchTensor
-        ones = base.torch.ones
-        return {
-            name: lambda shape=shape: lazy(
-                meta=lazy.meta_with_dtype_and_shape(base.torch.float32, shape),
-                args=(shape,),
-                func=ones,  # what is asked for its values: norms
-            )
-            for name, shape in _shapes(model).items()
-        }
+        return lazy(
+            meta=lazy.meta_with_dtype_and_shape(base.torch.float32, shape),
+            args=(shape,),
+            func=base.torch.ones,  # what is asked for its values: norms
+        )
 
     def form(self: Any, name: str, new_name: str, bid: int | None, n_dims: int) -> Any:
         tied = "lm_head.weight" not in self.model_tensors
@@ -117,7 +117,8 @@ def blocks(rng: np.random.Generator, form: str, shape: tuple[int, ...]) -> np.nd
     drawn = np.frombuffer(rng.bytes(int(np.prod(shape))), np.uint8).reshape(-1, size).copy()
     scales = np.array(_SCALES[form], np.float16).view(np.uint8)
     drawn[:, scale : scale + len(scales)] = scales
-    return drawn.reshape(shape)
+    made: np.ndarray[Any, Any] = drawn.reshape(shape)
+    return made
 
 
 if __name__ == "__main__":
