@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 
+from quire.capabilities.beams import BeamSearch
 from quire.capabilities.speculation import Speculation
 from quire.core.errors import RequestError
 from quire.core.limits import EngineLimits
@@ -72,6 +73,7 @@ class SimulatedEngine:
         self.num_tokens = 0  # computed
         self.busy_seconds = 0.0
         self.scheduler = limits.scheduler(cost_model.recovery_costs(limits.block_size), source)
+        self.scheduler.begin_search = BeamSearch
         self._cost_model = cost_model
         self._recorder = recorder
         self.observer: Observer | None = None  # with one, no steps are taken together
