@@ -128,15 +128,21 @@ class Weights:
         self._taken.update(name for name in self._files if name.startswith(beginnings))
 
     def read(
-        self, name: str, *shape: int, dtype: torch.dtype | None = None, part: TensorPart = WHOLE
+        self,
+        name: str,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        part: TensorPart = WHOLE,
+        exact: bool = False,
     ) -> Tensor:
-        """Like ``take``, for tensors to compute others from; ``dtype`` None is the model's."""
-        return self._floats(name, self._read(name, shape, part), dtype)
+        """Like ``take``, for tensors to compute others from; ``dtype`` None is the model's.
 
-    def read_exact(self, name: str, *shape: int) -> Tensor:
-        """Like ``read``, but what is stored in float32 stays so, whatever the model's dtype."""
-        found = self._read(name, shape, WHOLE)
-        return self._floats(name, found, torch.float32 if found.dtype == torch.float32 else None)
+        exact: what is stored in float32 stays so, whatever the model's is.
+        """
+        found = self._read(name, shape, part)
+        if exact and found.dtype == torch.float32:
+            dtype = torch.float32
+        return self._floats(name, found, dtype)
 
     def stored(self, name: str) -> str:
         """The dtype of a tensor, as its file calls it."""

@@ -220,7 +220,7 @@ class LinearReader:
         """Projections of these names and numbers of outputs, side by side and never rounded, not
         to the model's dtype either: what chooses hangs on the last digits.
         """
-        read = self._weights.read_exact
+        read = partial(self._weights.read, exact=True)
         tensors = [read(f"{name}.weight", size, inputs) for name, size in parts.items()]
         biases = [read(f"{name}.bias", size) for name, size in parts.items()] if bias else []
         return self._keep(self._packed(torch.cat(tensors), torch.cat(biases) if bias else None))
