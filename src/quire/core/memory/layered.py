@@ -138,12 +138,9 @@ class LayeredAllocator:
     ) -> list[BlockMove] | None:
         for kv_group in self._forgetful:
             kv_group.drop(group or new_tokens)
-        if not all(kv_group.has_place(new_tokens) for kv_group in self.kv_groups):
-            if not self._have_room(lambda one: PoolNeed(one.blocks_to_append(new_tokens))):
-                return None
-        elif self._pages is not None:
-            self._pages.claim(())
-        return self._in_all(lambda kv_group: kv_group.write(new_tokens))
+        if not self._have_room(lambda kv_group: PoolNeed(kv_group.blocks_to_append(new_tokens))):
+            return None
+        return self._in_all(lambda kv_group: kv_group.append(new_tokens))
 
     def draft(self, seq_id: int, count: int) -> bool:
         more = {seq_id: count}

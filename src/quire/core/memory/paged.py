@@ -164,27 +164,8 @@ class PagedAllocator:
         self, new_tokens: Mapping[int, int], group: Collection[int] = ()
     ) -> list[BlockMove] | None:
         self.drop(group or new_tokens)
-        if not self.has_place(new_tokens) and (
-            self.blocks_to_append(new_tokens) > self.device.num_free
-        ):
+        if self.blocks_to_append(new_tokens) > self.device.num_free:
             return None
-        return self.write(new_tokens)
-
-    def has_place(self, new_tokens: Mapping[int, int]) -> bool:
-        """Whether these are tokens of one sequence, for a block of its own that has room: most
-        appends.
-        """
-        if len(new_tokens) != 1:
-            return False
-        ((seq_id, count),) = new_tokens.items()
-        table = self.tables[seq_id]
-        index, offset = divmod(table.num_tokens, self.block_size)
-        if not offset or offset + count > self.block_size:
-            return False
-        return self.device.ref_counts[table.blocks[index - table.num_dropped]] == 1
-
-    def write(self, new_tokens: Mapping[int, int]) -> list[BlockMove]:
-        """``append``, once what is to be given back is, where there is room."""
         size, ref_counts = self.block_size, self.device.ref_counts
         moves: list[BlockMove] = []
         for seq_id, count in new_tokens.items():

@@ -425,7 +425,7 @@ class SharedPool(BlockPool):
         page = pages.take_empty()
         last = (page + 1) * pages.units - 1
         if last >= len(self.ref_counts):
-            self.reach(last, self.part.num_units)
+            self._reach(last, self.part.num_units)
         own.add(page)
         return own.pop()
 

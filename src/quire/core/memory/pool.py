@@ -105,7 +105,7 @@ class BlockPool:
         self._watcher: ContentWatcher | None = None
         self._kv_group = 0  # as which the watcher knows this pool
 
-    def reach(self, block: int, num_ids: int) -> None:
+    def _reach(self, block: int, num_ids: int) -> None:
         """Keep account of one that nobody has had before, and of some after it.
 
         num_ids: one more than the highest number of all.
@@ -342,7 +342,7 @@ class BlockPool:
         """
         reached = len(self.ref_counts)
         if reached < self.num_blocks:
-            self.reach(reached, self.num_blocks)
+            self._reach(reached, self.num_blocks)
             for block in reversed(range(reached, len(self.ref_counts))):
                 self._blank.append(block)
             return self._blank.pop()

@@ -171,12 +171,9 @@ class StateAllocator:
         counts = self.device.ref_counts
         return sum(min(k, counts[slot] - 1) for slot, k in writers.items())
 
-    def has_place(self, new_tokens: Mapping[int, int]) -> bool:
-        """Whether each of these writes into a slot of its own."""
-        return not self.blocks_to_append(new_tokens)
-
-    def write(self, new_tokens: Mapping[int, int]) -> list[BlockMove]:
-        """``append``, where there is room."""
+    def append(self, new_tokens: Mapping[int, int]) -> list[BlockMove] | None:
+        if self.blocks_to_append(new_tokens) > self.device.num_free:
+            return None
         moves: list[BlockMove] = []
         tables = [self.tables[seq_id] for seq_id in new_tokens]
         for table in tables:  # those that must copy first, while there are slots
