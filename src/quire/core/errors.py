@@ -49,23 +49,14 @@ __all__ = [
 
 DOCTOR = "quire doctor says what this machine has"  # where a start fails for the machine's sake
 _MOST_SHOWN = 200  # characters of a value in a message, or of what another library says
-_ORDERS = (
-    *range(32),
-    *range(127, 160),
-    0x200E,
-    0x200F,
-    *range(0x2028, 0x202F),
-    *range(0x2066, 0x206A),
-)
-_ESCAPES = {one: chr(one).encode("unicode_escape").decode() for one in _ORDERS}
+_CONTROLS = (*range(32), *range(127, 160))
+_TURNS = (0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))  # and two line ends
+_ESCAPES = {one: chr(one).encode("unicode_escape").decode() for one in (*_CONTROLS, *_TURNS)}
 _WIDEST_INTEGER = 600  # bits; digits of wider ones are too many to show, and slow to compute
 
 
 class QuireError(Exception):
-    """Base of every error that Quire raises on purpose.
-
-    Its text may quote files and clients, and is shown in terminals and logs: it is one line there.
-    """
+    """Base of every error that Quire raises on purpose. It may quote anybody, in one line."""
 
     def __str__(self) -> str:
         return visible(super().__str__())
@@ -173,8 +164,7 @@ def cut(text: str, most: int = _MOST_SHOWN) -> str:
 
 
 def visible(text: str) -> str:
-    """``text``, but for what terminals take orders from, which is escaped: control characters,
-    line ends among them, and those that turn the direction of writing."""
+    """``text``; escaped is what orders terminals about: controls, line ends, turns of direction."""
     return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
 
 

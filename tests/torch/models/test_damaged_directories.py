@@ -75,7 +75,7 @@ def test_so_it_is_with_gguf_files(model_dir: ModelDir, tmp_path: Path) -> None:
     paths = [tmp_path / f"{family}.gguf" for family in GGUF_FAMILIES]
     for path in paths:
         write_gguf(model_dir(path.stem), path, lambda _: gguf.GGMLQuantizationType.Q8_0, vocabulary)
-    check_damaged(paths)
+    check_damaged(paths, least=0.02)  # such files are checked field by field
 
 
 def vocabulary(writer: Any) -> None:
@@ -90,8 +90,11 @@ def vocabulary(writer: Any) -> None:
     writer.add_chat_template("{% for message in messages %}{{ message.content }}{% endfor %}")
 
 
-def check_damaged(directories: list[Path]) -> None:
-    """In a process of its own: it may neither crash nor hang nor take memory."""
+def check_damaged(directories: list[Path], least: float = 0.1) -> None:
+    """In a process of its own: it may neither crash nor hang nor take memory.
+
+    least: share of them that must be harmless.
+    """
     seed = random.randrange(10**6) if RUNS > 60 else 0
     command = [sys.executable, "-m", "support.damaged_models", str(seed), str(RUNS)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -105,7 +108,7 @@ def check_damaged(directories: list[Path]) -> None:
     )
     found = json.loads(run.stdout)
     assert not found["wrong"], (seed, found["wrong"])
-    assert RUNS / 10 < found["served"] < RUNS * 9 / 10, "all or none of it was harmless"
+    assert least * RUNS < found["served"] < RUNS * 9 / 10, "all or none of it was harmless"
     assert found["bytes"] < 200 << 20
 
 
