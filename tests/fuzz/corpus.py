@@ -40,5 +40,16 @@ CORPUS: Mapping[str, Case] = {
     "nothing, of a block": _template("{% filter first %}{{ x }}{% endfilter %}"),
     "a rule that ends with a word": _lark('start: "x"+ r', 'r[stop="a"]: /b*/'),
     "an expression with more states than there may be": Case("regex", {"regex": "aaaaba{50000}a"}),
+    "a tool whose parameters are anything": Case(
+        "tools",
+        {
+            "dialect": "hermes",
+            "tools": [{"name": "a", "parameters": True}],
+            "tool_choice": "auto",
+            "begun": "",
+            "said": "",
+            "several": True,
+        },
+    ),
     "a line for each letter": _template("{{ ('a' * 10 ** 6) | wordwrap(1) }}"),
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.core.errors import reason, shown
+from quire.core.errors import ModelError, reason, shown, visible
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,13 @@ def test_huge_integers_are_told_by_their_size(value: int) -> None:
 ])  # fmt: skip
 def test_another_library_s_error_is_quoted_in_a_line(error: Exception, said: str) -> None:
     assert reason(error) == said
+
+
+ORDERS = "\x1b]0;owned\x07\x1b[2J\nquire: all is well\r\x9b1m\u202e\u2028"
+
+
+def test_no_message_orders_a_terminal_about() -> None:
+    said = str(ModelError(f"the tensor {ORDERS} of Zoë's 模型"))
+    escaped = r"\x1b]0;owned\x07\x1b[2J\nquire: all is well\r\x9b1m\u202e\u2028"
+    assert said == f"the tensor {escaped} of Zoë's 模型"
+    assert said.isprintable() and visible(said) == said

@@ -19,6 +19,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.raw_gguf import (
+    floating,
+    joined,
+    number,
+    numbers,
+    string,
+    strings,
+    taken_apart,
+    tensor,
+    truth,
+)
+
 _DEEP: Any = []
 for _ in range(500):
     _DEEP = [_DEEP]
@@ -43,8 +55,23 @@ _ABSENT = {
 _DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F4", "I64", "I32", "U8", "BOOL")
 
 
+_ENDLESS = "{% for a in range(10**9) %}x{% endfor %}"
+_HOSTILE_FIELDS = (
+    *map(number, (0, 1, 2, 3, 7, 2**16, 2**31, 2**32 - 1, 2**63, 2**64 - 1)),
+    *map(floating, (0.0, -1.0, 1e-38, 1e38, float("inf"), float("nan"))),
+    *map(string, ("", "x" * 1000, "\0", "{{ x", "\x1b[2J", _ENDLESS)),
+    truth(True), truth(False), strings(0), strings(1, ""), strings(3, "a", "a", "\ufeff"),
+    strings(2, "a b c", " "), numbers(), numbers(-1, 0, 2**31 - 1), numbers(*range(300)),
+)  # fmt: skip
+_HOSTILE_TENSORS = (
+    tensor((), 0, 0), tensor((0,), 0, 0), tensor((1,), 0, 0), tensor((2**63, 2), 0, 0),
+    tensor((64, 64), 99, 0), tensor((32,), 8, 0), tensor((4, 4, 4, 4, 4), 0, 0),
+    tensor((8, 8), 1, 2**62), tensor((1, 1), 0, 1),
+)  # fmt: skip
+
+
 class Damage(NamedTuple):
-    """A file of a directory and what stands in it now."""
+    """A file of a directory, or the only one, and what stands in it now."""
 
     file: str
     what: str
@@ -54,7 +81,9 @@ class Damage(NamedTuple):
 def damages(directory: Path, rng: random.Random) -> Iterator[Damage]:
     """For ever: one field of one of the JSON files, or anything of the binary ones."""
     while True:
-        if rng.random() < 0.75:
+        if directory.is_file():
+            yield _gguf(directory, rng)
+        elif rng.random() < 0.75:
             yield _field(directory, rng.choice(list(_ABSENT)), rng)
         else:
             yield rng.choice((_bytes, _header, _tensor))(directory, rng)
@@ -91,6 +120,33 @@ def _bytes(directory: Path, rng: random.Random) -> Damage:
     return Damage(name, "garbled", bytes(content))
 
 
+def _gguf(path: Path, rng: random.Random) -> Damage:
+    """A field or a tensor of a GGUF file is another, or missing; or its header is garbled."""
+    parts = taken_apart(path)
+    fields, tensors = parts["fields"], parts["tensors"]
+    what, name = rng.choice(("field", "field", "field", "tensor", "bytes")), rng.choice([*fields])
+    if what == "field":
+        value = rng.choice((None, *_HOSTILE_FIELDS, fields[rng.choice([*fields])]))
+        fields[name] = value
+        if value is None:
+            del fields[name]
+    elif what == "tensor":
+        name = rng.choice([*tensors])
+        value = rng.choice((None, tensors[rng.choice([*tensors])], *_HOSTILE_TENSORS))
+        tensors[name] = value
+        if value is None:
+            del tensors[name]
+    else:
+        whole = bytearray(path.read_bytes())
+        size = len(whole) - len(parts["data"])
+        if rng.random() < 0.3:
+            return Damage("", "cut", bytes(whole[: rng.randrange(len(whole))]))
+        for _ in range(rng.randint(1, 20)):
+            whole[rng.randrange(size)] = rng.randrange(256)
+        return Damage("", "garbled", bytes(whole))
+    return Damage("", f"{what} {name} = {value!r:.60}", joined(parts))
+
+
 def _header(directory: Path, rng: random.Random) -> Damage:
     content = (directory / "model.safetensors").read_bytes()
     size = rng.choice((0, 1, 10**8 - 1, 10**9, 2**63, 2**64 - 1))
@@ -122,8 +178,9 @@ def try_all(originals: list[Path], seed: int, count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         for number in range(count):
             original = originals[number % len(originals)]
-            copy = Path(place) / "model"
-            shutil.copytree(original, copy)
+            copy = Path(place) / f"model{original.suffix}"
+            if original.is_dir():
+                shutil.copytree(original, copy)
             damage = next(damages(original, rng))
             (copy / damage.file).write_bytes(damage.content)
             try:
@@ -131,7 +188,8 @@ def try_all(originals: list[Path], seed: int, count: int) -> dict[str, Any]:
             except Exception as error:  # what must not be
                 told = f"{original.name} {damage.file} {damage.what}: {error!r}"
                 wrong.append(told[:1000])
-            shutil.rmtree(copy)
+            if original.is_dir():
+                shutil.rmtree(copy)
     return {"served": served, "wrong": wrong}
 
 

@@ -69,6 +69,11 @@ def parts() -> Parts:
 
 
 def written(parts: Parts, path: Path) -> Path:
+    path.write_bytes(joined(parts))
+    return path
+
+
+def joined(parts: Parts) -> bytes:
     fields, tensors = parts["fields"], parts["tensors"]
     counts = (parts["num_tensors"], parts["num_fields"])
     counts = tuple(
@@ -78,5 +83,55 @@ def written(parts: Parts, path: Path) -> Path:
     content = parts["magic"] + struct.pack("<IQQ", parts["version"], *counts)
     for name, value in [*fields.items(), *tensors.items()]:
         content += text(name) + value
-    path.write_bytes(content + bytes(-len(content) % 32) + parts["data"])
-    return path
+    return bytes(content + bytes(-len(content) % 32) + parts["data"])
+
+
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+
+class _Reading:
+    """A place in a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 24
+
+    def number(self, form: str) -> int:
+        self.at += struct.calcsize(form)
+        return int(struct.unpack_from(f"<{form}", self.data, self.at - struct.calcsize(form))[0])
+
+    def text(self) -> str:
+        size = self.number("Q")
+        self.at += size
+        return self.data[self.at - size : self.at].decode()
+
+    def skip(self, kind: int, count: int = 1) -> None:
+        for _ in range(count if kind == 8 else 0):
+            self.text()
+        self.at += 0 if kind == 8 else _SIZES[kind] * count
+
+    def field(self) -> bytes:
+        begin, kind = self.at, self.number("I")
+        if kind == 9:
+            kind = self.number("I")
+            self.skip(kind, self.number("Q"))
+        else:
+            self.skip(kind)
+        return self.data[begin : self.at]
+
+    def tensor(self) -> bytes:
+        begin, dimensions = self.at, self.number("I")
+        self.at += 8 * dimensions + 12
+        return self.data[begin : self.at]
+
+
+def taken_apart(path: Path) -> Parts:
+    """Of a good file without an alignment of its own."""
+    file = _Reading(path.read_bytes())
+    version, num_tensors, num_fields = struct.unpack_from("<IQQ", file.data, 4)
+    fields = {file.text(): file.field() for _ in range(num_fields)}
+    tensors = {file.text(): file.tensor() for _ in range(num_tensors)}
+    start = file.at + -file.at % 32
+    return {
+        "magic": b"GGUF", "version": version, "fields": fields, "tensors": tensors,
+        "num_fields": None, "num_tensors": None, "data": file.data[start:],
+    }  # fmt: skip

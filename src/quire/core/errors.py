@@ -44,15 +44,22 @@ __all__ = [
     "cut",
     "reason",
     "shown",
+    "visible",
 ]
 
 DOCTOR = "quire doctor says what this machine has"  # where a start fails for the machine's sake
 _MOST_SHOWN = 200  # characters of a value in a message, or of what another library says
+_CONTROLS = (*range(32), *range(127, 160))
+_TURNS = (0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))  # and two line ends
+_ESCAPES = {one: chr(one).encode("unicode_escape").decode() for one in (*_CONTROLS, *_TURNS)}
 _WIDEST_INTEGER = 600  # bits; digits of wider ones are too many to show, and slow to compute
 
 
 class QuireError(Exception):
-    """Base of every error that Quire raises on purpose."""
+    """Base of every error that Quire raises on purpose. It may quote anybody, in one line."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class ConfigError(QuireError, ValueError):
@@ -154,6 +161,11 @@ class RankError(EngineError):
 def cut(text: str, most: int = _MOST_SHOWN) -> str:
     """``text``, or its beginning and three dots."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def visible(text: str) -> str:
+    """``text``; escaped is what orders terminals about: controls, line ends, turns of direction."""
+    return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
 
 
 def reason(error: BaseException) -> str:

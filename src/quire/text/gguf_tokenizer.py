@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from reprlib import repr as short
 from typing import Any, NamedTuple
 
@@ -121,9 +122,10 @@ def _read_words(file: GGUFFile) -> Words:
         )
         name = UNNAMED
     if not isinstance(name, str) or name not in WORDS:
+        nearest = get_close_matches(short(name), WORDS, 5, 0.0)
         raise ModelError(
-            f"{file.path}: tokenizer.ggml.pre is {short(name)}; supported: "
-            f"{', '.join(sorted(WORDS))}. Another tokenizer can be given with --tokenizer"
+            f"{file.path}: tokenizer.ggml.pre is {short(name)}; supported: {len(WORDS)} names, the "
+            f"nearest {', '.join(nearest)}. Another tokenizer can be given with --tokenizer"
         )
     return WORDS[name]
 

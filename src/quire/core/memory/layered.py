@@ -213,9 +213,8 @@ class LayeredAllocator:
     def table(self, seq_id: int) -> BlockTable:
         if not self.kv_groups:
             return BlockTable((), self.block_size)
-        first, *others = [kv_group.table(seq_id) for kv_group in self.kv_groups]
-        size, dropped, sinks, _, is_state, confirmed = first[1:]
-        return BlockTable(first[0], size, dropped, sinks, tuple(others), is_state, confirmed)
+        first, *others = (kv_group.table(seq_id) for kv_group in self.kv_groups)
+        return first._replace(further=tuple(others))
 
     def num_tokens(self, seq_id: int) -> int:
         return self.kv_groups[0].num_tokens(seq_id) if self.kv_groups else 0

@@ -305,9 +305,7 @@ class BlockPool:
         for blocks in tables:
             for block in blocks:
                 owners[block] += 1
-        wrong = 0
-        if owners != self.ref_counts:
-            wrong = sum(a != b for a, b in zip(owners, self.ref_counts, strict=True))
+        wrong = sum(a != b for a, b in zip(owners, self.ref_counts, strict=True))
         held, faults = len(owners) - owners.count(0), []
         if wrong:
             faults.append(f"{wrong} {name} blocks had other reference counts than owners")

@@ -112,9 +112,9 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice) -> None:
             )
 
 
-def _check_schema(field: str, schema: Mapping[str, Any]) -> None:
+def _check_schema(field: str, schema: object) -> None:
     """RequestError where a schema is not one of an object."""
-    if schema.get("type", "object") != "object":
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise RequestError(f"{field} must be the schema of an object", field)
     if not isinstance(schema.get("properties", {}), dict):
         raise RequestError(f"{field}.properties must be an object", f"{field}.properties")

@@ -203,8 +203,8 @@ def _check_heads(file: GGUFFile, known: Architecture) -> None:
     )
     if value != key and value is not None:
         raise ModelError(
-            f"{file.path}: {known.name}.attention.value_length ({value}) is not "
-            f"{known.name}.attention.key_length ({key})"
+            f"{file.path}: {known.name}.attention.value_length ({short(value)}) is not "
+            f"{known.name}.attention.key_length ({short(key)})"
         )
 
 

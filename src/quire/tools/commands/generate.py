@@ -16,6 +16,7 @@ from quire.tools.commands.flags import (
     sampling_options,
 )
 from quire.tools.commands.parser import Parser
+from quire.tools.terminal.screen import harmless
 
 _STDIN = "-"
 
@@ -56,7 +57,8 @@ def generate(arguments: argparse.Namespace) -> int:
         for output in result.outputs:
             if len(prompts) * params.n > 1:
                 print(f"--- prompt {int(result.request_id) + 1}, output {output.index + 1}")
-            print(f"{result.prompt}{output.text}")
+            text = f"{result.prompt}{output.text}"
+            print(harmless(text) if sys.stdout.isatty() else text)
         metrics = result.metrics
         print(
             f"[{metrics.num_prompt_tokens} tokens in, {metrics.num_output_tokens} out, "

@@ -17,6 +17,7 @@ from quire.tools.commands.command import Command
 from quire.tools.commands.fitting import free_for_models, room_for, suggest
 from quire.tools.commands.pull import add_download_dir
 from quire.tools.commands.text import size, table
+from quire.tools.terminal.screen import harmless
 
 _DEMO = "the demonstration model"
 _ROUNDED = {"int8": 0.55, "int4": 0.32}  # of 16-bit weights that rounding leaves, scales included
@@ -61,7 +62,7 @@ def models(arguments: argparse.Namespace) -> int:
         print(json.dumps({**values, "models": [asdict(one) for one in reports]}, indent=1))
         return 0
     where = "the GPU" if is_gpu else "main memory"
-    print("\n".join(_table(reports, arguments.tokens)))
+    print(harmless("\n".join(_table(reports, arguments.tokens))))
     print(f"\n{size(memory)} of {where} are free; users are counted for quire serve's defaults.")
     if len(reports) == 1:
         cache = cache_directory(arguments.download_dir)

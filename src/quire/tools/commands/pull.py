@@ -21,6 +21,7 @@ from quire.models.hub import (
 )
 from quire.tools.commands.command import Command
 from quire.tools.commands.text import size
+from quire.tools.terminal.screen import harmless
 
 _SHOWN = 6  # files, the largest
 
@@ -60,7 +61,7 @@ def pull(arguments: argparse.Namespace) -> int:
         _check_weights(name, files)
     missing = sum(file.num_bytes for file in files if not file.is_here)
     _check_space(cache_directory(directory), missing)
-    print("\n".join(_describe(name, files, missing)), file=sys.stderr)
+    print(harmless("\n".join(_describe(name, files, missing))), file=sys.stderr)
     if sys.stderr.isatty():
         enable_progress_bars()
     if wanted is not None:

@@ -21,13 +21,10 @@ from rich.text import Text
 from quire.tools.terminal.commands import NAMES
 from quire.tools.terminal.markdown import AnswerMarkdown, blocks
 from quire.tools.terminal.models import Piece
-from quire.tools.terminal.screen import QUOTES, Shown, is_open, unquoted
+from quire.tools.terminal.screen import QUOTES, Shown, harmless, is_open, unquoted
 
 _PROMPT, _MORE = "› ", "  "
 _REFRESH = 0.05  # seconds between looks of an answer that grows
-
-# A model's text must not move the cursor, nor do what else terminals are told by characters.
-_CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 
 
 class RichScreen:
@@ -75,11 +72,11 @@ class RichScreen:
 
     def note(self, text: str) -> None:
         with _drawn_whole():
-            self._console.print(Text(text, style="dim"))
+            self._console.print(Text(harmless(text), style="dim"))
 
     def error(self, text: str) -> None:
         with _drawn_whole():
-            self._console.print(Text(text, style="red"))
+            self._console.print(Text(harmless(text), style="red"))
 
 
 @contextmanager
@@ -112,12 +109,12 @@ class _GrowingAnswer:
         self.live = Live(Text("…", "dim"), console=console, auto_refresh=False, transient=True)
 
     def add(self, piece: Piece) -> None:
-        self._reasoning += piece.reasoning.translate(_CONTROLS)
+        self._reasoning += harmless(piece.reasoning)
         if piece.text and self._reasoning:
             with _drawn_whole():
                 self._print(Text(self._reasoning.strip(), "dim italic"))
                 self._reasoning = ""
-        self._text += piece.text.translate(_CONTROLS)
+        self._text += harmless(piece.text)
         now = time.monotonic()
         if now - self._drawn >= _REFRESH:
             self._drawn = now

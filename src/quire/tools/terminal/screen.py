@@ -11,6 +11,15 @@ from quire.tools.terminal.models import Piece
 
 QUOTES = '"""'
 
+# All but tabs and line ends.
+_CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
+
+
+def harmless(text: str) -> str:
+    """Without what terminals are told by characters: no model's text, and nothing that a server
+    says, moves the cursor, names the window or fills the clipboard."""
+    return text.translate(_CONTROLS)
+
 
 class Shown(Protocol):
     """An answer as it is shown."""
@@ -58,13 +67,14 @@ class PlainScreen:
         self._end_line()
 
     def add(self, piece: Piece) -> None:
-        print(piece.text, end="", file=self._output, flush=True)
+        text = harmless(piece.text) if self._output.isatty() else piece.text
+        print(text, end="", file=self._output, flush=True)
 
     def note(self, text: str) -> None:
-        print(text, file=self._notes, flush=True)
+        print(harmless(text), file=self._notes, flush=True)
 
     def error(self, text: str) -> None:
-        print(f"quire: error: {text}", file=self._notes, flush=True)
+        print(f"quire: error: {harmless(text)}", file=self._notes, flush=True)
 
     def _end_line(self) -> None:
         print(file=self._output, flush=True)

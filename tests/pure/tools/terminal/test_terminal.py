@@ -23,6 +23,7 @@ from quire.tools.terminal.conversation import Message
 from quire.tools.terminal.markdown import AnswerMarkdown, blocks
 from quire.tools.terminal.models import Answer, Ending, Piece
 from quire.tools.terminal.rich_screen import RichScreen
+from quire.tools.terminal.screen import PlainScreen
 
 ANSWER = """# Title
 
@@ -85,6 +86,29 @@ def test_blocks_begin_where_markdown_has_them() -> None:
 def test_a_models_text_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = rendered(["a\x1b[2Jb\x07\x9b1mc\r"], monkeypatch)
     assert shown == "a[2Jb1mc"
+
+
+def test_what_a_server_says_cannot_either(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "no \x1b]52;c;aGk=\x07such \x9b2Jmodel\n\tat all"
+    for screen in (PlainScreen(), RichScreen()):
+        screen.note(said)
+        screen.error(said)
+    told = capsys.readouterr()
+    assert "such" in told.out and "such" in told.err
+    assert not {"\x1b", "\x07", "\x9b"} & {*told.out, *told.err}
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_plain_screen_changes_no_text_but_for_a_terminal(is_terminal: bool) -> None:
+    class Output(StringIO):
+        def isatty(self) -> bool:
+            return is_terminal
+
+    output = Output()
+    screen = PlainScreen(output)
+    with screen.answering() as shown:
+        shown.add(Piece("a\x1b[2Jb"))
+    assert output.getvalue() == ("a[2Jb\n" if is_terminal else "a\x1b[2Jb\n")
 
 
 def test_html_stays_text() -> None:
