@@ -14,6 +14,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,14 @@ def _draw_instead(base: Any, model: str) -> None:
     gguf = base.gguf
     rng = np.random.default_rng(_SEED)
 
+    def tensor(shape: tuple[int, ...]) -> Any:
+        """Ones where its values are asked for, as norms' are."""
+        lazy, torch = base.LazyTorchTensor, base.torch
+        meta = lazy.meta_with_dtype_and_shape(torch.float32, shape)
+        return lazy(meta=meta, args=(shape,), func=torch.ones)
+
     def names(self: Any, remote_hf_model_id: str | None = None) -> dict[str, Callable[[], Any]]:
-        lazy = base.LazyTorchTensor
-        ones = base.torch.ones
-        return {
-            name: lambda shape=shape: lazy(
-                meta=lazy.meta_with_dtype_and_shape(base.torch.float32, shape),
-                args=(shape,),
-                func=ones,  # what is asked for its values: norms
-            )
-            for name, shape in _shapes(model).items()
-        }
+        return {name: partial(tensor, shape) for name, shape in _shapes(model).items()}
 
     def form(self: Any, name: str, new_name: str, bid: int | None, n_dims: int) -> Any:
         tied = "lm_head.weight" not in self.model_tensors
@@ -117,7 +115,8 @@ def blocks(rng: np.random.Generator, form: str, shape: tuple[int, ...]) -> np.nd
     drawn = np.frombuffer(rng.bytes(int(np.prod(shape))), np.uint8).reshape(-1, size).copy()
     scales = np.array(_SCALES[form], np.float16).view(np.uint8)
     drawn[:, scale : scale + len(scales)] = scales
-    return drawn.reshape(shape)
+    rows: np.ndarray[Any, Any] = drawn.reshape(shape)
+    return rows
 
 
 if __name__ == "__main__":
