@@ -50,16 +50,14 @@ def _draw_instead(base: Any, model: str) -> None:
     gguf = base.gguf
     rng = np.random.default_rng(_SEED)
 
-    def names(self: Any, remote_hf_model_id: str | None = None) -> dict[str, Callable[[], Any]]:
-        return {name: partial(unread, shape) for name, shape in _shapes(model).items()}
+    def tensor(shape: tuple[int, ...]) -> Any:
+        """Ones where its values are asked for, as norms' are."""
+        lazy, torch = base.LazyTorchTensor, base.torch
+        meta = lazy.meta_with_dtype_and_shape(torch.float32, shape)
+        return lazy(meta=meta, args=(shape,), func=torch.ones)
 
-    def unread(shape: Any) -> Any:
-        lazy = base.LazyTorchTensor
-        return lazy(
-            meta=lazy.meta_with_dtype_and_shape(base.torch.float32, shape),
-            args=(shape,),
-            func=base.torch.ones,  # what is asked for its values: norms
-        )
+    def names(self: Any, remote_hf_model_id: str | None = None) -> dict[str, Callable[[], Any]]:
+        return {name: partial(tensor, shape) for name, shape in _shapes(model).items()}
 
     def form(self: Any, name: str, new_name: str, bid: int | None, n_dims: int) -> Any:
         tied = "lm_head.weight" not in self.model_tensors
@@ -117,8 +115,8 @@ def blocks(rng: np.random.Generator, form: str, shape: tuple[int, ...]) -> np.nd
     drawn = np.frombuffer(rng.bytes(int(np.prod(shape))), np.uint8).reshape(-1, size).copy()
     scales = np.array(_SCALES[form], np.float16).view(np.uint8)
     drawn[:, scale : scale + len(scales)] = scales
-    made: np.ndarray[Any, Any] = drawn.reshape(shape)
-    return made
+    rows: np.ndarray[Any, Any] = drawn.reshape(shape)
+    return rows
 
 
 if __name__ == "__main__":
