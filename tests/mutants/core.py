@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(
         "who goes on from where an answer ended parts there",
         f"{_MEMORY}/snapshots.py",
-        "int(parted and self._parts(own))",
+        "(parted and self._parts(own))",
         "int(parted)",
         f"{_SNAPSHOTS}::test_who_goes_on_from_an_answer_does_not_part_there",
     ),
