@@ -146,9 +146,16 @@ MUTANTS = (
         f"{_SNAPSHOTS}::test_a_shallow_state_that_branches_need_outlives_deep_ones",
     ),
     Mutant(
+        "a snapshot that comes back is one that nobody knows",
+        f"{_MEMORY}/snapshots.py",
+        "self._parted.pop(name, 0) + ",
+        "0 + ",
+        f"{_SNAPSHOTS}::test_what_comes_back_is_worth_what_it_was",
+    ),
+    Mutant(
         "who goes on from where an answer ended parts there",
         f"{_MEMORY}/snapshots.py",
-        "int(parted and self._parts(own))",
+        "(parted and self._parts(own))",
         "int(parted)",
         f"{_SNAPSHOTS}::test_who_goes_on_from_an_answer_does_not_part_there",
     ),

@@ -15,6 +15,8 @@ from quire.core.memory import (
     When,
     hash_blocks,
 )
+from quire.core.memory.pool import BlockPool
+from quire.core.memory.snapshots import Snapshots
 
 SIZE = 4
 STOPS = SnapshotStops(every=40, block_size=SIZE, decoding=64)
@@ -211,3 +213,23 @@ def test_a_state_cannot_be_cut_back() -> None:
 def test_drafts_end_where_a_snapshot_is_taken() -> None:
     stops = SnapshotStops(every=40, block_size=4, decoding=8)
     assert [stops.most_drafts(known) for known in (7, 8, 12, 14, 15, 16)] == [0, 7, 3, 1, 0, 7]
+
+
+def test_what_comes_back_is_worth_what_it_was() -> None:
+    """A text has gone on from it that left the others there; then its slot was needed."""
+    pool = BlockPool(3)
+    snapshots = Snapshots(pool, lambda name: True)
+    shared, other = (hash_blocks(b"", [first, *range(15)], 4) for first in (1, 2))
+    slots = [pool.take() for _ in range(3)]
+    snapshots.text_comes(shared[0])
+    snapshots.add(slots[0], shared, 2)
+    snapshots.add(slots[1], shared, 4)
+    snapshots.found(slots[0])
+    pool.invalidate(slots[0])
+    snapshots.text_comes(other[0])
+    snapshots.add(slots[2], other, 2)
+    snapshots.add(slots[0], shared, 2)
+    pool.invalidate(slots[1])
+    snapshots.text_comes(shared[0])
+    snapshots.found(slots[0])
+    assert snapshots._by_slot[slots[0]].parted == 1
