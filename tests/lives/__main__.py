@@ -38,10 +38,11 @@ def failure_of(life: Life) -> Exception | None:
 
 
 def shortest(life: Life) -> Life:
-    """With as few events, and all else as plain, as it still fails."""
+    """With as few events, and all else as plain, as it still fails by an error of that type."""
+    kind = type(failure_of(life))
 
     def fails(other: Life) -> bool:
-        return failure_of(other) is not None
+        return type(failure_of(other)) is kind
 
     before = None
     while life != before:
