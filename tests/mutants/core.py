@@ -46,6 +46,14 @@ MUTANTS = (
         '("bool", object, "true or false"),',
         "tests/pure/test_config.py::test_a_value_of_another_type_is_refused_by_name",
     ),
+    Mutant(
+        "a block that did not go out is taken for whole where it comes back in the same step",
+        "src/quire/core/scheduling/invalidation.py",
+        "_WITHIN = {MoveKind.COPY, MoveKind.SWAP_OUT, MoveKind.SWAP_IN}",
+        "_WITHIN = {MoveKind.COPY}",
+        "tests/pure/core/scheduling/test_invalidation.py"
+        "::test_a_block_that_did_not_go_out_is_lost_where_it_comes_back_in_the_same_step",
+    ),
     # -- states --------------------------------------------------------------------------------
     Mutant(
         "a state that can be found is written over",

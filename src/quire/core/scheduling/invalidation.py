@@ -9,6 +9,10 @@ from quire.core.memory import BlockMove, MoveKind
 from quire.core.protocol.step import Chunk, Step
 
 
+_WITHIN = {MoveKind.COPY, MoveKind.SWAP_OUT, MoveKind.SWAP_IN}
+"""Moves whose source is a block of the pool, on the device or on the host."""
+
+
 class PhysicalBlock(NamedTuple):
     """A block of a KV group, on the device or on the host."""
 
@@ -25,7 +29,7 @@ def target_of(move: BlockMove) -> PhysicalBlock:
 def lost_blocks(step: Step, failed: Iterable[BlockMove], block_size: int) -> set[PhysicalBlock]:
     """What the failed moves should have filled, and all that the step made of it.
 
-    That is copies of such blocks, and the blocks of chunks that read one: another sequence may
+    That is what was copied of such blocks, to the host and back too, and the blocks of chunks that read one: another sequence may
     have found these, equal beginnings being shared within a step, and under a window it need not
     hold the block that was lost as well.
     """
@@ -34,8 +38,8 @@ def lost_blocks(step: Step, failed: Iterable[BlockMove], block_size: int) -> set
     if not lost:
         return lost
     for move in step.moves:
-        source = PhysicalBlock(False, move.kv_group, move.source)
-        if move.kind is MoveKind.COPY and source in lost:
+        source = PhysicalBlock(move.kind is MoveKind.SWAP_IN, move.kv_group, move.source)
+        if move.kind in _WITHIN and source in lost:
             lost.add(target_of(move))
     sound = list(step.chunks)
     while invalid := [chunk for chunk in sound if not lost.isdisjoint(_read(chunk))]:

@@ -49,6 +49,15 @@ def test_a_block_that_did_not_go_out_is_lost_on_the_host_alone() -> None:
     assert lost_blocks(step, [out], 4) == {PhysicalBlock(True, 1, 3)}
 
 
+def test_a_block_that_did_not_go_out_is_lost_where_it_comes_back_in_the_same_step() -> None:
+    out, back = BlockMove(MoveKind.SWAP_OUT, 20, 3, 1), BlockMove(MoveKind.SWAP_IN, 3, 21, 1)
+    again = BlockMove(MoveKind.SWAP_OUT, 21, 4, 1)
+    reader = chunk(4, 4, (0, 1), BlockTable((21, 22), 4))
+    expected = on_device(1, 21, 22) | on_device(0, 1)
+    expected |= {PhysicalBlock(True, 1, block) for block in (3, 4)}
+    assert lost_blocks(Step([out, back, again], [reader]), [out], 4) == expected
+
+
 def test_what_a_block_does_not_hold_is_not_found() -> None:
     allocator = PagedAllocator(4, 4)
     demand = Demand(9, [b"first", b"second"])
