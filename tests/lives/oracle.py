@@ -21,7 +21,6 @@ from quire.core.scheduling.decoding import OnToken
 from quire.core.scheduling.fair import FairQueue
 from support.invariants import check_allocator, check_pages, check_states
 
-
 _MOST_IDLE = 8
 """Steps in a row in which who is alone on shared pages leaves and comes back, to lie closer."""
 

@@ -908,7 +908,7 @@ MUTANTS = (
     Mutant(
         "a copy of a lost block is kept",
         f"{_SCHEDULING}/invalidation.py",
-        "if move.kind is MoveKind.COPY and source in lost:",
+        "if move.kind in _WITHIN and source in lost:",
         "if False:",
         f"{_INVALID}::test_all_that_a_step_makes_of_a_lost_block_is_lost",
     ),

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from quire.core.memory import BlockMove, MoveKind
 from quire.core.protocol.step import Chunk, Step
 
-
 _WITHIN = {MoveKind.COPY, MoveKind.SWAP_OUT, MoveKind.SWAP_IN}
 """Moves whose source is a block of the pool, on the device or on the host."""
 
@@ -29,9 +28,9 @@ def target_of(move: BlockMove) -> PhysicalBlock:
 def lost_blocks(step: Step, failed: Iterable[BlockMove], block_size: int) -> set[PhysicalBlock]:
     """What the failed moves should have filled, and all that the step made of it.
 
-    That is what was copied of such blocks, to the host and back too, and the blocks of chunks that read one: another sequence may
-    have found these, equal beginnings being shared within a step, and under a window it need not
-    hold the block that was lost as well.
+    That is what was copied of such blocks, to the host and back too, and the blocks of chunks that
+    read one: another sequence may have found these, equal beginnings being shared within a step,
+    and under a window it need not hold the block that was lost as well.
     """
     missing = set(failed)
     lost = {target_of(move) for move in missing}
