@@ -100,13 +100,9 @@ struct ManyRows {
       chunks[turn ^ 1].find(a, work, column);
       more = next.n;
       auto ahead = reader.ahead(next, 0);
-      if (in_bytes) {
-        reader.read_words(now);
-        score_bytes<Vectors>(now, ahead, two && now.sinks);
-      } else {
-        reader.read_keys(now, 0);
-        score<Vectors>(now, ahead, queries[two && now.sinks]);
-      }
+      reader.read_keys(now, 0, in_bytes);
+      if (in_bytes) score_bytes<Vectors>(now, ahead, two && now.sinks);
+      else score<Vectors>(now, ahead, queries[two && now.sinks]);
       if (context.centred()) find_centre(now, work.item.first_head, Vectors * W, two && now.sinks);
       weigh<Vectors>(now, two && now.sinks);
       if (in_bytes) reader.read_fours(now);
@@ -156,9 +152,7 @@ struct ManyRows {
   // too much.
   int32_t pack_query() {
     int32_t start = 0;
-    auto number = [&](int64_t i) {
-      return int32_t(uint32_t(row_units[i / 2]) << 16 * (1 - i % 2)) >> 16;
-    };
+    auto number = [&](int64_t i) { return int32_t(row_units[i / 2] << 16 * (1 - i % 2)) >> 16; };
     for (int64_t c = 0; c < key_units / 2; c++) {
       uint32_t word = 0;
       for (int i = 0; i < 4; i++) {
@@ -296,7 +290,7 @@ struct ManyRows {
             query[v] = (U)once(read<F>(queries[far] + c * lane_rows + v * W));
 #pragma GCC unroll 16
           for (int k = 0; k < step; k++) {
-            U key = splat(words[c * panel + k]);
+            U key = (U)once((F)splat(words[c * panel + k])) ^ 0x80808080u;
 #pragma GCC unroll 4
             for (int v = 0; v < Vectors; v++)
               sum[k][v] = Units::add_bytes(sum[k][v], key, query[v]);
@@ -304,7 +298,7 @@ struct ManyRows {
         }
 #pragma GCC unroll 16
         for (int k = 0; k < step; k++) {
-          const float key_scale = a.key_scales[now.rows[j + k]];
+          const float key_scale = context.own_scale(a.key_scales[now.rows[j + k]]);
 #pragma GCC unroll 4
           for (int v = 0; v < Vectors; v++) {
             F scale = key_scale * load(query_scale[far] + v * W);
@@ -331,16 +325,25 @@ struct ManyRows {
         reader.fetch(ahead.keys[at / half] + half + at % half, step * reader.panels * half / dim);
       }
       typename Units::Sum sum[step][Vectors] = {};
-      if (in_bytes) {
-        add_fours(sum, now, d);
-      } else {
-        reader.for_runs(now, [&](int unit, const Unit* values, int n)
-                                 __attribute__((always_inline)) {
-          const Unit* rows[Vectors];
-          for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * lane_rows + v * W;
-          add_products<Units>(sum, values + d, 1, reader.value_stride, rows, lane_rows, n);
-        });
+      if constexpr (Units::in_bytes) {
+        for (int unit = now.first / 4; in_bytes && unit * 4 < now.end; unit++) {
+          U rows[Vectors];
+          for (int v = 0; v < Vectors; v++)
+            rows[v] = (U)once(read<F>(weights + unit * lane_rows + v * W));
+          const Unit* values = reader.fours(unit) + d;
+#pragma GCC unroll 16
+          for (int k = 0; k < step; k++) {
+#pragma GCC unroll 4
+            for (int v = 0; v < Vectors; v++)
+              sum[k][v] = Units::add_bytes(sum[k][v], rows[v], splat(values[k]));
+          }
+        }
       }
+      if (!in_bytes) reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+        const Unit* rows[Vectors];
+        for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * lane_rows + v * W;
+        add_products<Units>(sum, values + d, 1, reader.value_stride, rows, lane_rows, n);
+      });
       F* out = sums + d * lane_vectors;
 #pragma GCC unroll 16
       for (int k = 0; k < step; k++) {
@@ -350,26 +353,6 @@ struct ManyRows {
           if constexpr (Units::scaled) found *= weight_scale[v];
           F& to = out[k * lane_vectors + v];
           to = fma(to, fades[v], found);
-        }
-      }
-    }
-  }
-
-  // To sums of neighbouring dimensions from ``d`` on, the products of bytes.
-  template <int Step, int Vectors>
-  __attribute__((always_inline)) void add_fours(typename Units::Sum (&sum)[Step][Vectors],
-                                                const Chunk& now, int64_t d) const {
-    if constexpr (Units::in_bytes) {
-      for (int unit = now.first / 4; unit * 4 < now.end; unit++) {
-        U rows[Vectors];
-        for (int v = 0; v < Vectors; v++)
-          rows[v] = (U)once(read<F>(weights + unit * lane_rows + v * W));
-        const Unit* values = reader.fours(unit) + d;
-#pragma GCC unroll 16
-        for (int k = 0; k < Step; k++) {
-#pragma GCC unroll 4
-          for (int v = 0; v < Vectors; v++)
-            sum[k][v] = Units::add_bytes(sum[k][v], rows[v], splat(values[k]));
         }
       }
     }
@@ -443,15 +426,17 @@ struct ManyRows {
   // As Units::round_weights does row by row.
   void round_weights(const Chunk& now, int v) {
     auto weight = [&](int j) { return scores[j * lane_vectors + v]; };
-    U most{};  // without their signs, floats are in the order of their bits
-    for (int j = now.first; j < now.end; j++) most = maximum(most, (U)weight(j) & 0x7fffffffu);
-    F high = (F)most, inverse = select(high > 0.0f, Units::most_weight / high, F{});
-    weight_scale[v] = high / Units::most_weight + (high - high);  // NaN after any NaN or infinity
-    constexpr uint32_t zero = 0x4b400000u;  // in the last bits of 1.5 * 2^23 + x there is x rounded
+    F high{}, strange{};
+    for (int j = now.first; j < now.end; j++) {
+      high = maximum(maximum(weight(j), -weight(j)), high);
+      strange += weight(j) - weight(j);
+    }
+    F inverse = select(high > 0.0f, Units::most_weight / high, F{});
+    weight_scale[v] = high / Units::most_weight + strange;
     for (int j = now.first / 4 * 4; in_bytes && j < now.end; j += 4) {
-      U four = splat(0u - zero * 0x01010101u);
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) four += (U)(weight(j + i) * inverse + 12582912.0f) << 8 * i;
+      U four = Units::whole(weight(j), inverse);
+#pragma GCC unroll 3
+      for (int i = 1; i < 4; i++) four |= Units::whole(weight(j + i), inverse) << 8 * i;
       write(weights + j / 4 * lane_rows + v * W, four);
     }
     if (in_bytes) return;

@@ -94,18 +94,6 @@ struct Reader {
     for (const Unit*& of_panel : keys) of_panel = of_panel ? of_panel : any;  // of use to nobody
   }
 
-  // The same of bytes in panels, as words: each number has 128 too much, and so no sign.
-  void read_words(const Chunk& columns) {
-    for (int p = 0; p < panels; p++) {
-      if (!seen(columns, p)) continue;
-      const char* from = key_panel(columns, 0, p);
-      Unit* room = key_room + p * panel * words;
-      for (int64_t i = 0; i < words * panel; i += W)
-        write(room + i, read<U>(from + i * 4) ^ 0x80808080u);
-      keys[p] = room;
-    }
-  }
-
   // Where values are the last numbers of keys: those of n dimensions from ``first`` on.
   void turn_keys(const Chunk& columns, int64_t first, int64_t n) {
     value_stride = round_up(n, 16);
