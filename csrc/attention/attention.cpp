@@ -36,7 +36,7 @@ Attention attention_of(const Attend& a) {
 #endif
 #if defined(__AVX2__) && !QUIRE_HAS_TILES
   if (a.dtype != DType::float32 && a.kv_dtype == DType::int8)
-    return attention_with<int8_t, ByteUnit>;
+    return attention_with<int8_t, WholeUnit>;
   if (a.dtype != DType::float32 && a.kv_dtype == DType::int4)
     return attention_with<int4, WholeUnit>;
 #endif

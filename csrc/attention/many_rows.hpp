@@ -27,10 +27,8 @@ struct ManyRows {
 
   Context<KV> context;
   Reader<KV, Units> reader;
-  const bool in_bytes;  // whether four numbers at a time are multiplied
   int64_t key_units;  // of a query, whole vectors
   Unit* queries[2];   // [key_units][lane_rows], for the window and for the sinks
-  int32_t* starts[2];  // [lane_rows]: what products of bytes are added to
   float* query_scale[2];  // [lane_rows]
   float* turned[2];       // [lane_rows, key_width]: see Context::read_query
   float* of_first[2];     // [lane_rows]: scores of the first key
@@ -49,11 +47,8 @@ struct ManyRows {
   int64_t biased;         // columns to which any row has something added
 
   ManyRows(const Attend& a, Dealer& dealer)
-      : context(a, dealer), reader(a, dealer),
-        in_bytes(Units::in_bytes && reader.in_panels && a.values && a.value_dim % W == 0),
-        key_units(context.key_width / per_unit) {
+      : context(a, dealer), reader(a, dealer), key_units(context.key_width / per_unit) {
     for (auto& query : queries) query = dealer.take<Unit>(key_units * lane_rows);
-    for (auto& start : starts) start = dealer.take<int32_t>(lane_rows);
     for (auto& scale : query_scale) scale = dealer.take<float>(lane_rows);
     const int64_t centred = context.centred() ? lane_rows : 0;
     for (auto& query : turned) query = dealer.take<float>(centred * context.key_width);
@@ -100,13 +95,11 @@ struct ManyRows {
       chunks[turn ^ 1].find(a, work, column);
       more = next.n;
       auto ahead = reader.ahead(next, 0);
-      reader.read_keys(now, 0, in_bytes);
-      if (in_bytes) score_bytes<Vectors>(now, ahead, two && now.sinks);
-      else score<Vectors>(now, ahead, queries[two && now.sinks]);
+      reader.read_keys(now, 0);
+      score<Vectors>(now, ahead, queries[two && now.sinks]);
       if (context.centred()) find_centre(now, work.item.first_head, Vectors * W, two && now.sinks);
       weigh<Vectors>(now, two && now.sinks);
-      if (in_bytes) reader.read_fours(now);
-      else if (context.a.values) reader.read_values(now, 0);
+      if (context.a.values) reader.read_values(now, 0);
       else reader.turn_keys(now, 0, context.a.value_dim);
       gather<Vectors>(now, ahead);
       if (more && next.segment == now.segment) continue;
@@ -133,11 +126,9 @@ struct ManyRows {
         if (context.centred())
           of_first[for_sinks][r] = context.score_of_first(whole, work.item.first_head);
         scale = Units::round(context.head, row_units, context.key_width);
-        if (in_bytes) starts[for_sinks][r] = pack_query();
         token[r / W][r % W] = work.position + token_row;
       } else {
         scale = query_scale[for_sinks][r - 1];
-        starts[for_sinks][r] = starts[for_sinks][r - 1];
         if (context.centred()) {
           __builtin_memcpy(whole, whole - context.key_width, context.key_width * sizeof(float));
           of_first[for_sinks][r] = of_first[for_sinks][r - 1];
@@ -146,22 +137,6 @@ struct ManyRows {
       }
       for (int64_t u = 0; u < key_units; u++) out[u * lane_rows + r] = row_units[u];
     }
-  }
-
-  // Pairs of a query's numbers become four, and what products are added to is given: keys have 128
-  // too much.
-  int32_t pack_query() {
-    int32_t start = 0;
-    auto number = [&](int64_t i) { return int32_t(row_units[i / 2] << 16 * (1 - i % 2)) >> 16; };
-    for (int64_t c = 0; c < key_units / 2; c++) {
-      uint32_t word = 0;
-      for (int i = 0; i < 4; i++) {
-        word |= uint32_t(number(4 * c + i) & 0xff) << 8 * i;
-        start -= 128 * number(4 * c + i);
-      }
-      row_units[c] = word;
-    }
-    return start;
   }
 
   void find_centre(const Chunk& now, int h, int end, bool far) {
@@ -267,48 +242,6 @@ struct ManyRows {
     }
   }
 
-  // The same of bytes, which are scaled at once.
-  template <int Vectors>
-  void score_bytes(const Chunk& now, const Ahead& ahead, bool far) {
-    if constexpr (Units::in_bytes) {
-      constexpr int step = keys_of_step(Vectors);
-      const Attend& a = context.a;
-      I start[Vectors];
-      for (int v = 0; v < Vectors; v++) start[v] = read<I>(starts[far] + v * W);
-      for (int j = now.first / step * step; j < now.end; j += step) {
-        reader.fetch(ahead.keys[j / panel] + j % panel * a.key_dim, step * a.key_dim);
-        I sum[step][Vectors];
-#pragma GCC unroll 16
-        for (int k = 0; k < step; k++) {
-#pragma GCC unroll 4
-          for (int v = 0; v < Vectors; v++) sum[k][v] = start[v];
-        }
-        const Unit* words = reader.keys[j / panel] + j % panel;
-        for (int64_t c = 0; c < reader.words; c++) {
-          U query[Vectors];
-          for (int v = 0; v < Vectors; v++)
-            query[v] = (U)once(read<F>(queries[far] + c * lane_rows + v * W));
-#pragma GCC unroll 16
-          for (int k = 0; k < step; k++) {
-            U key = (U)once((F)splat(words[c * panel + k])) ^ 0x80808080u;
-#pragma GCC unroll 4
-            for (int v = 0; v < Vectors; v++)
-              sum[k][v] = Units::add_bytes(sum[k][v], key, query[v]);
-          }
-        }
-#pragma GCC unroll 16
-        for (int k = 0; k < step; k++) {
-          const float key_scale = context.own_scale(a.key_scales[now.rows[j + k]]);
-#pragma GCC unroll 4
-          for (int v = 0; v < Vectors; v++) {
-            F scale = key_scale * load(query_scale[far] + v * W);
-            scores[(j + k) * lane_vectors + v] = Units::as_float(sum[k][v]) * scale;
-          }
-        }
-      }
-    }
-  }
-
   template <int Vectors>
   void gather(const Chunk& now, const Ahead& ahead) {
     constexpr int step = keys_of_step(Vectors);
@@ -325,21 +258,7 @@ struct ManyRows {
         reader.fetch(ahead.keys[at / half] + half + at % half, step * reader.panels * half / dim);
       }
       typename Units::Sum sum[step][Vectors] = {};
-      if constexpr (Units::in_bytes) {
-        for (int unit = now.first / 4; in_bytes && unit * 4 < now.end; unit++) {
-          U rows[Vectors];
-          for (int v = 0; v < Vectors; v++)
-            rows[v] = (U)once(read<F>(weights + unit * lane_rows + v * W));
-          const Unit* values = reader.fours(unit) + d;
-#pragma GCC unroll 16
-          for (int k = 0; k < step; k++) {
-#pragma GCC unroll 4
-            for (int v = 0; v < Vectors; v++)
-              sum[k][v] = Units::add_bytes(sum[k][v], rows[v], splat(values[k]));
-          }
-        }
-      }
-      if (!in_bytes) reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+      reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
         const Unit* rows[Vectors];
         for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * lane_rows + v * W;
         add_products<Units>(sum, values + d, 1, reader.value_stride, rows, lane_rows, n);
@@ -431,15 +350,8 @@ struct ManyRows {
       high = maximum(maximum(weight(j), -weight(j)), high);
       strange += weight(j) - weight(j);
     }
-    F inverse = select(high > 0.0f, Units::most_weight / high, F{});
-    weight_scale[v] = high / Units::most_weight + strange;
-    for (int j = now.first / 4 * 4; in_bytes && j < now.end; j += 4) {
-      U four = Units::whole(weight(j), inverse);
-#pragma GCC unroll 3
-      for (int i = 1; i < 4; i++) four |= Units::whole(weight(j + i), inverse) << 8 * i;
-      write(weights + j / 4 * lane_rows + v * W, four);
-    }
-    if (in_bytes) return;
+    F inverse = select(high > 0.0f, Units::most_whole / high, F{});
+    weight_scale[v] = high / Units::most_whole + strange;
     for (int j = now.first / 2 * 2; j < now.end; j += 2) {
       U low = Units::whole(weight(j), inverse), high = Units::whole(weight(j + 1), inverse);
       write(weights + j / 2 * lane_rows + v * W, (low & 0xffffu) | high << 16);
@@ -465,7 +377,7 @@ struct ManyRows {
   template <int Vectors>
   void adjust(const Chunk& now, bool far) {
     const Attend& a = context.a;
-    if ((a.key_scales && !in_bytes) || a.softcap > 0) {
+    if (a.key_scales || a.softcap > 0) {
       for (int j = now.first; j < now.end; j++) {
         float key_scale = a.key_scales ? context.own_scale(a.key_scales[now.rows[j]]) : 1.0f;
         for (int v = 0; v < Vectors; v++) {
@@ -474,7 +386,7 @@ struct ManyRows {
           if (context.centred()) {
             const float* centre = __builtin_signbitf(key_scale) ? of_first[far] : of_centre;
             s = fma(s, __builtin_fabsf(key_scale) * query, load(centre + v * W));
-          } else if (a.key_scales && !in_bytes) {
+          } else if (a.key_scales) {
             s *= key_scale * query;
           }
           if (a.softcap > 0) s = tanh(s) * (a.softcap * log2e);

@@ -127,22 +127,6 @@ struct Reader {
     end_pair(columns, 0);
   }
 
-  // Of four columns each word has a dimension: [panel / 4][value_dim] of each panel, from a pool of
-  // bytes in panels.
-  void read_fours(const Chunk& columns) {
-    const int64_t dim = a.value_dim;
-    for (int p = 0; p < panels; p++) {
-      if (!seen(columns, p)) continue;
-      const char* from = value_panel(columns, 0, p);
-      Unit* out = value_room + p * (panel / 4) * dim;
-      for (int k = 0; k < panel; k += 4, from += 4 * dim, out += dim) {
-        for (int64_t i = 0; i < dim; i += W)
-          write(out + i, widen_16(from + 2 * i) | widen_16(from + 2 * (dim + i)) << 16);
-      }
-    }
-  }
-  const Unit* fours(int unit) const { return value_room + unit * a.value_dim; }
-
   // Of a pair of columns, where they stay whole.
   const char* value_words(const Chunk& columns, int64_t shift, int pair) const {
     return value_panel(columns, shift, pair * 2 / panel) + pair % (panel / 2) * a.value_dim;

@@ -15,7 +15,6 @@ struct FloatUnit {
   typedef F Sum;
   static constexpr int per_unit = 1;
   static constexpr bool scaled = false;
-  static constexpr bool in_bytes = false;
 
   QUIRE_INLINE Sum add(Sum sum, Unit a, F b) { return fma(b, a, sum); }
   QUIRE_INLINE F as_float(Sum sum) { return sum; }
@@ -75,7 +74,6 @@ struct PairUnit {
   typedef F Sum;
   static constexpr int per_unit = 2;
   static constexpr bool scaled = false;
-  static constexpr bool in_bytes = false;
 
 #if defined(__AVX512BF16__)
   QUIRE_INLINE Sum add(Sum sum, Unit a, F b) {
@@ -113,7 +111,6 @@ struct WholeUnit {
   typedef I Sum;
   static constexpr int per_unit = 2;
   static constexpr bool scaled = true;  // what ``round`` gives is to be multiplied by its result
-  static constexpr bool in_bytes = false;
 
 #if defined(__AVX512VNNI__)
   QUIRE_INLINE Sum add(Sum sum, Unit a, F b) {
@@ -130,27 +127,24 @@ struct WholeUnit {
 #endif
   QUIRE_INLINE F as_float(Sum sum) { return __builtin_convertvector(sum, F); }
   QUIRE_INLINE F weight(F score) { return exp2<exp2_fraction_to_16_bits>(score); }
-  static float round_to(float to, const float* x, Unit* out, int64_t n) {
+  static float round(const float* x, Unit* out, int64_t n) {
     F high{}, strange{};  // not a number where x is none, otherwise 0
     for (int64_t i = 0; i < n; i += W) {
       F v = load(x + i);
       high = maximum(maximum(v, -v), high);
       strange += v - v;
     }
+    const float to = n > 512 ? float(int64_t(2147483647 / 127 / n)) : most_whole;
     float most = lanes_max(high), inverse = most > 0 ? to / most : 0.0f;
     for (int64_t i = 0; i < n; i += W)
       narrow_16((int16_t*)out + i, whole(load(x + i), splat(inverse)));
     return most / to + lanes_sum(strange);
   }
-  QUIRE_INLINE float round(const float* x, Unit* out, int64_t n) {
-    const float to = n > 512 ? float(int64_t(2147483647 / 127 / n)) : 32767.0f;
-    return round_to(to, x, out, n);
-  }
-  static constexpr float most_weight = 32767.0f;
   QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) {
-    return round_to(most_weight, x, out, n);
+    return round(x, out, n);
   }
 
+  static constexpr float most_whole = 32767.0f;
   QUIRE_INLINE U whole(F x, F inverse) {
     return (U)__builtin_convertvector(x * inverse + 12582912.0f - 12582912.0f, I);
   }
@@ -231,28 +225,6 @@ struct WholeUnit {
   }
 #endif
 };
-
-#if defined(__AVX512VNNI__)
-// The same of int8, with queries and weights of 8 bits: many rows multiply four at a time, and few
-// rows these numbers as pairs. Sums are exact, so both are the same.
-struct ByteUnit : WholeUnit {
-  static constexpr bool in_bytes = true;
-  static constexpr float most_weight = 255.0f;
-
-  QUIRE_INLINE float round(const float* x, Unit* out, int64_t n) {
-    return round_to(127.0f, x, out, n);
-  }
-  QUIRE_INLINE float round_weights(const float* x, Unit* out, int64_t n) {
-    return round_to(most_weight, x, out, n);
-  }
-  // Four products: ``a`` has no signs.
-  QUIRE_INLINE Sum add_bytes(Sum sum, U a, U b) {
-    return (I)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
-  }
-};
-#else
-typedef WholeUnit ByteUnit;
-#endif
 #endif
 
 struct Nothing {
