@@ -221,8 +221,8 @@ QUIRE_INLINE Rounded round_section(const T* x, const float* smoothing, int64_t n
   return steps.rounded(vectors);
 }
 
-// So many sections of n inputs that are spread, whole runs, and as many bytes: one section would wait
-// for its largest, then for its sum.
+// So many sections of n inputs that are spread, whole runs, and as many bytes: one alone would wait
+// for its largest number, then for its sum.
 template <int n, int sections, class T>
 QUIRE_INLINE Rounded round_spread(const T* x, const float* smoothing, U order, char* out) {
   constexpr int N = n / W, run = spread_run / W;
@@ -290,7 +290,8 @@ void prepare_row(const Product& p, Arithmetic how, const Rows& rows, int64_t row
       constexpr int most = W == 16 ? 4 : 1;  // that registers hold
       const U order = order_of(w.format);
       while (s + most <= sections)
-        take(round_spread<most>(x + s * length, smoothing(), order, length, out + s * length), most);
+        take(round_spread<most>(x + s * length, smoothing(), order, length, out + s * length),
+             most);
       while (most > 1 && s < sections)
         take(round_spread<1>(x + s * length, smoothing(), order, length, out + s * length), 1);
       for (int64_t i = s * length; i < rows.row_bytes; i++) out[i] = 0;
