@@ -124,7 +124,7 @@ def _bars(axes: Axes, rows: Rows, name: str) -> None:
     axes.bar_label(bars, [_said(rate) for rate in rates], padding=3, fontsize=9)
     axes.set_yticks(range(len(rows)), labels, fontsize=9)
     axes.set_xticks([])
-    axes.set_xlim(0, 1.18 * max(rates))
+    axes.set_xlim(0, 1.18 * (max(rates) or 1.0))
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 
 
