@@ -91,10 +91,13 @@ class Router:
 
 
 def followed_life(number: int) -> Life:
-    """No step fails or is planned ahead, and there are no cuts, which events do not tell."""
+    """No step fails or is planned ahead, nobody makes drafts of places that are left for them, and
+    there are no cuts, which events do not tell.
+    """
     life = draw(number)
     events = [event for event in life.events if isinstance(event, (Ask, Abort, Reset))]
     settings = replace(life.settings, ahead=False, watched=True, forgets=None, states=0)
+    settings = replace(settings, draft_model="")
     return replace(life, settings=settings, events=tuple(events))
 
 
@@ -145,8 +148,8 @@ class Followed(Run):
         for number, kv_group in enumerate(self.oracle.kv_groups):
             pool, filled = kv_group.device, kv_group.occupancy.filled
             own = self.device.pools[number].device
-            for block in range(pool.num_blocks):
-                count = filled[block] if pool.ref_counts[block] else 0
+            for block, owners in enumerate(pool.ref_counts):
+                count = filled.get(block, 0) if owners else 0
                 self.num_compared += count
                 for follower in self.followers:
                     held = follower.pools[number].device[block][:count]

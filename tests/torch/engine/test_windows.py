@@ -107,7 +107,10 @@ def test_layers_of_other_sizes_share_one_memory(two_sizes: Path) -> None:
     memory = 26 * make_llm(two_sizes).capacity.kv_bytes_per_token * BLOCK_SIZE  # 31 would do
     options = {"swap_space": 0.01, "preemption_mode": "swap"}
     llm = make_llm(two_sizes, kv_cache_memory_bytes=memory, **options)
-    assert [one.share and one.share[1:] for one in llm.capacity.kv_groups] == [(1, 1, 0), (1, 1, 0)]
+    assert [one.share and one.share[1:4] for one in llm.capacity.kv_groups] == [
+        (1, 1, 0),
+        (1, 1, 0),
+    ]
     for _ in range(2):  # the second time with what the prefix cache has left
         outputs = llm.generate(prompts, greedy, use_tqdm=False)
         assert texts(outputs) == wanted
@@ -124,7 +127,10 @@ def test_layers_of_other_sizes_may_have_scales(
     memory = 31 * make_llm(two_sizes).capacity.kv_bytes_per_token
     options = {"swap_space": 0.01, "preemption_mode": "swap", "kv_cache_dtype": "int8"}
     llm = make_llm(two_sizes, kv_cache_memory_bytes=memory, **options)
-    assert [one.share and one.share[1:] for one in llm.capacity.kv_groups] == [(1, 1, 0), (1, 1, 0)]
+    assert [one.share and one.share[1:4] for one in llm.capacity.kv_groups] == [
+        (1, 1, 0),
+        (1, 1, 0),
+    ]
     monkeypatch.setattr("quire.engine.capacity.pool.shares", lambda *_: [])
     apart = make_llm(two_sizes, kv_cache_dtype="int8")
     assert [one.share for one in apart.capacity.kv_groups] == [None, None]

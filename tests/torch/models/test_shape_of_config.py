@@ -31,8 +31,8 @@ def test_the_shape_of_a_config_is_that_of_the_model(
         bytes_per_token([kv_shape], model.dtype) for kv_shape in model.kv_shapes
     ]
     assert shape.vocab_size == model.vocab_size
-    # Norms and biases count for much in models as small as these, and what panels are filled up with
-    # for an index, which has few outputs.
+    # Norms and biases count for much in models as small as these, and what fills up panels of an
+    # index, which has few outputs.
     assert replace(shape, dtype="float32").weight_bytes == pytest.approx(
         model.weight_bytes, rel=0.03 if shape.index is None else 0.05
     )
