@@ -11,7 +11,7 @@ from quire_lab.bench.workloads import BenchRequest, make_workload, one_request
 
 _SEED = 7
 _FIRST_TOKENS = (1900, 4096)
-NAMES = ("sharegpt", "alpaca", "prefix", "alone", "brief", "first-token")
+NAMES = ("sharegpt", "alpaca", "prefix", "alone", "brief", "burst", "first-token")
 _ALONE = {"alone": 256, "brief": 64}  # tokens of the answer
 
 
@@ -57,6 +57,8 @@ def workloads(names: Sequence[str], num_prompts: int) -> list[Workload]:
     for name in (name for name in NAMES if name in names):
         if name in _ALONE:
             found.append(Workload(name, [one_request(128, _ALONE[name], _SEED)]))
+        elif name == "burst":
+            found.append(Workload(name, [one_request(64, 32, seed=i) for i in range(num_prompts)]))
         elif name == "first-token":
             found += [
                 Workload(f"{name}-{length}", [one_request(length, 1, _SEED)])

@@ -163,7 +163,10 @@ class PagedAllocator:
     def append(
         self, new_tokens: Mapping[int, int], group: Collection[int] = ()
     ) -> list[BlockMove] | None:
-        self.drop(group or new_tokens)
+        if self.window is not None:
+            self.drop(group or new_tokens)
+        if len(new_tokens) == 1 and self._append_in_place(new_tokens):
+            return []
         if self.blocks_to_append(new_tokens) > self.device.num_free:
             return None
         size, ref_counts = self.block_size, self.device.ref_counts
@@ -172,13 +175,9 @@ class PagedAllocator:
             table = self.tables[seq_id]
             self.device.taker = seq_id
             index, offset = divmod(table.num_tokens, size)
-            if offset:
-                index -= table.num_dropped
-                if ref_counts[table.blocks[index]] > 1:
-                    moves.append(self._holdings.copy_on_write(table, index, offset))
-                if offset + count <= size:
-                    self._holdings.write_in_place(table, table.blocks[index], offset + count, count)
-                    continue
+            index -= table.num_dropped
+            if offset and ref_counts[table.blocks[index]] > 1:
+                moves.append(self._holdings.copy_on_write(table, index, offset))
             self._holdings.write(table, count)
         return moves
 
@@ -414,6 +413,24 @@ class PagedAllocator:
 
     def _hits(self, demand: Demand) -> Hits:
         return find_hits(demand, self.device, self.block_size, self._kept, self._unsettled)
+
+    def _append_in_place(self, new_tokens: Mapping[int, int]) -> bool:
+        """Tokens of one sequence, into a block of its own that has room: most appends."""
+        ((seq_id, count),) = new_tokens.items()
+        table, occupancy = self.tables[seq_id], self.occupancy
+        index, offset = divmod(table.num_tokens, self.block_size)
+        end = offset + count
+        if not offset or end > self.block_size:
+            return False
+        block = table.blocks[index - table.num_dropped]
+        if self.device.ref_counts[block] != 1:
+            return False
+        if table.promised > table.num_tokens:
+            occupancy.reserved -= min(count, table.reserved)
+        table.num_tokens += count
+        if end > occupancy.filled[block]:
+            occupancy.extend(block, end - occupancy.filled[block])
+        return True
 
     def _still_on_device(self, host_blocks: Iterable[int]) -> dict[int, int]:
         """Of swapped-out blocks, those whose content the device still has: host -> device."""
