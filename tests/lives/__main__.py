@@ -38,11 +38,11 @@ def failure_of(life: Life) -> Exception | None:
 
 
 def shortest(life: Life) -> Life:
-    """With as few events, and all else as plain, as it still fails by an error of that type."""
-    kind = type(failure_of(life))
+    """With as few events, and all else as plain, as it still fails in the same place."""
+    place = _place(failure_of(life))
 
     def fails(other: Life) -> bool:
-        return type(failure_of(other)) is kind
+        return _place(failure_of(other)) == place
 
     before = None
     while life != before:
@@ -52,13 +52,21 @@ def shortest(life: Life) -> Life:
         for field in fields(life.settings):
             plainer = replace(life, settings=_without(life.settings, field))
             life = plainer if plainer != life and fails(plainer) else life
-        for place in range(len(life.events)):
-            for field in fields(life.events[place]):
-                event = _without(life.events[place], field)
-                events = (*life.events[:place], event, *life.events[place + 1 :])
+        for number, event in enumerate(life.events):
+            for field in fields(event):
+                plain = _without(life.events[number], field)
+                events = (*life.events[:number], plain, *life.events[number + 1 :])
                 plainer = replace(life, events=events)
                 life = plainer if plainer != life and fails(plainer) else life
     return life
+
+
+def _place(error: Exception | None) -> tuple[type[Exception], str, int] | None:
+    """The kind of error and the line that raised it."""
+    if error is None:
+        return None
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return type(error), frame.filename, frame.lineno or 0
 
 
 def _without(one: Any, field: Field[Any]) -> Any:
