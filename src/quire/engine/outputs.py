@@ -149,6 +149,7 @@ class Delta(NamedTuple):
     failure: QuireError | None = None  # what to tell the caller, if its reason is error or abort
     parts: tuple[Delta, ...] = ()  # what it was put together from, token by token
     progress: tuple[PromptProgress, ...] = ()  # before its tokens, where that is asked for
+    cached_tokens: int = 0  # with an output's first token: of its prompt, found in the cache
 
     def singly(self) -> Iterator[Delta]:
         """The same, token by token."""
@@ -212,6 +213,7 @@ def joined(deltas: Sequence[Delta]) -> Delta:
         logprobs=tuple(chain.from_iterable(tables)) if tables else None,
         seconds=first.seconds,
         first=first.first,
+        cached_tokens=first.cached_tokens,
         parts=tuple(chain.from_iterable(delta.parts or (delta,) for delta in deltas)),
         progress=progress,
     )

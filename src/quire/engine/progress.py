@@ -142,7 +142,8 @@ class RequestProgress:
         if self._first_token_time is None:
             self._first_token_time = now
         request_id, ending = self.request.request_id, (output.finish_reason, output.stop_reason)
-        return Delta(request_id, output.index, text, (token_id,), tables, seconds, first, *ending)
+        delta = Delta(request_id, output.index, text, (token_id,), tables, seconds, first, *ending)
+        return delta._replace(cached_tokens=self._memory.cached_tokens) if first else delta
 
     def read(self, chunk: Chunk, began: float, now: float) -> Delta | None:
         """How far its prompt has come by a chunk of a step that began then; None: no further."""

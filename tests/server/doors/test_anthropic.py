@@ -174,6 +174,25 @@ def test_tokens_are_counted_as_they_are_charged(speaking: LiveServer) -> None:
     assert read > 0 and usage["output_tokens"] == 1
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_stream_counts_the_prompt_alike_at_both_ends(speaking: LiveServer, marked: bool) -> None:
+    """Claude Code keeps what message_start says of whatever is 0 in message_delta."""
+    system = {"type": "text", "text": f"Be brief. {marked} " * 20}
+    last = {"type": "text", "text": "Hello."}
+    if marked:
+        last["cache_control"] = {"type": "ephemeral"}
+    body = {"system": [system], "messages": [{"role": "user", "content": [last]}], "max_tokens": 2}
+    found = []
+    for _ in range(2):
+        start, *_, change, _ = streamed(speaking, **body)
+        names = [name for name in start["message"]["usage"] if name.endswith("input_tokens")]
+        assert len(names) == 3
+        begun = {name: start["message"]["usage"][name] for name in names}
+        assert begun == {name: change["usage"][name] for name in names}
+        found.append(begun["cache_read_input_tokens"])
+    assert found[1] > found[0]
+
+
 @pytest.mark.parametrize(
     ("body", "named"),
     [

@@ -227,9 +227,13 @@ class PreparedChat:
         except BrokenCallError:
             return Reply()
 
+    def told(self, cached: int) -> int | None:
+        """The tokens of its prompt that were found in the cache, where clients may know."""
+        return cached if self._service.config.enable_prompt_tokens_details else None
+
     def usage(self, request: RequestOutput) -> TurnUsage:
         service, metrics = self._service, request.metrics
-        cached = metrics.cached_tokens if service.config.enable_prompt_tokens_details else None
+        cached = self.told(metrics.cached_tokens)
         counts = [
             service.speech.reasoning_tokens(output.token_ids, self._state)
             for output in request.outputs

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from pydantic import BeforeValidator, Field, model_validator
 
 from quire.core.errors import RequestError
+from quire.engine.outputs import Delta
 from quire.http.answers.rendering import Answer, Json, respond
 from quire.http.answers.streaming import PINGED_EVENTS, Events, EventStream
 from quire.http.body_fields import (
@@ -452,13 +453,20 @@ class MessageWriter:
         return self._message(content, self._usage(), **self._stop())
 
     def events(self) -> Events:
-        usage = MessageUsage(self._conversation.num_prompt_tokens)
-        start = MessageEvent("message_start", self._message([], usage))
         return self._turn.events(
             lambda _, changes: [event for change in changes for event in _events(change)],
             self._ending,
-            [start, MessageEvent("ping")],
+            self._opening,
         )
+
+    def _opening(self, first: Delta) -> list[MessageEvent]:
+        # Clients add up what they find here and in message_delta, of which Claude Code passes over
+        # what is 0: so this says already which tokens are read from the cache.
+        usage = self._usage_of(
+            self._conversation.num_prompt_tokens, self._conversation.told(first.cached_tokens)
+        )
+        start = MessageEvent("message_start", self._message([], usage))
+        return [start, MessageEvent("ping")]
 
     def _ending(self) -> list[MessageEvent]:
         delta = MessageEvent("message_delta", delta=self._stop(), usage=self._usage())
@@ -484,11 +492,16 @@ class MessageWriter:
 
     def _usage(self) -> MessageUsage:
         usage = self._conversation.usage(self._turn.result)
-        cached, reasoning = usage.cached or 0, usage.reasoning
-        details = UNSET if reasoning is None else {"thinking_tokens": reasoning}
-        written = max(0, self._conversation.num_kept - cached)
-        rest = usage.prompt - cached - written
-        return MessageUsage(rest, written, cached, usage.completion, details)
+        told = self._usage_of(usage.prompt, usage.cached)
+        told.output_tokens = usage.completion
+        if usage.reasoning is not None:
+            told.output_tokens_details = {"thinking_tokens": usage.reasoning}
+        return told
+
+    def _usage_of(self, prompt: int, cached: int | None) -> MessageUsage:
+        read = cached or 0
+        written = max(0, self._conversation.num_kept - read)
+        return MessageUsage(prompt - read - written, written, read)
 
 
 def _content(block: Block) -> Json:

@@ -145,7 +145,7 @@ class ResponseWriter:
             self._event("response.created", response=response),
             self._event("response.in_progress", response=response),
         ]
-        return self._turn.events(self._events, self._ending, opening, whole=whole)
+        return self._turn.events(self._events, self._ending, lambda _: opening, whole=whole)
 
     def error(self, problem: Problem) -> ResponseEvent:
         """An error after the beginning, as an event."""

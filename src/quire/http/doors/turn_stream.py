@@ -192,16 +192,16 @@ class TurnStream:
         self,
         worded: Callable[[Delta, Sequence[Change]], Iterable[Answer]],
         ending: Callable[[], Iterable[Answer]],
-        opening: Sequence[Answer] = (),
+        opening: Callable[[Delta], Sequence[Answer]] = lambda _: (),
         *,
         whole: bool = False,
     ) -> Events:
         """What a door makes of the deltas and of what they change, by the steps in which they come.
 
-        opening: goes before them. ending: makes what goes behind the last one.
+        opening: makes of the first delta what goes before it. ending: what goes behind the last.
         whole: there is one delta, which has it all.
         """
-        request_id = self._prefix + uuid.uuid4().hex
+        request_id, opened = self._prefix + uuid.uuid4().hex, False
         async with aclosing(self._speaker.run(request_id, whole=whole)) as progress:
             with in_callers_words(self._names, in_text=True):
                 async for deltas in progress:
@@ -209,7 +209,8 @@ class TurnStream:
                     if self._singly:
                         gained = [one for delta in gained for one in delta.singly()]
                     heard = [(delta, [*self._hear(delta)]) for delta in gained]
-                    events, opening = [*opening], ()
+                    events = [] if opened else [*opening(gained[0])]
+                    opened = True
                     for delta, changes in heard:
                         events += worded(delta, changes)
                     if self.output is not None:
