@@ -24,6 +24,8 @@ struct ManyRows {
   typedef typename Units::Unit Unit;
   typedef typename Reader<KV, Units>::Ahead Ahead;
   static constexpr int per_unit = Units::per_unit;
+  // Whether scores are scaled before they are stored: keys of so many bits have no centres.
+  static constexpr bool scaled_at_once = Units::scaled && bits<KV> == 8;
 
   Context<KV> context;
   Reader<KV, Units> reader;
@@ -35,7 +37,7 @@ struct ManyRows {
   float* of_centre;       // [lane_rows]: of what the keys of the chunk at hand have in common
   Unit* row_units;    // [key_units]
   F* scores;          // [chunk][lane_vectors]
-  Unit* weights;      // [chunk / per_unit][lane_rows], the scores' place where they are floats
+  Unit* weights;      // [chunk / per_unit][lane_rows], in the place of scores that are done with
   F* sums;            // [value_width][lane_vectors], of the segment at hand
   F* sums_before;     // and of those before
   float* rows_out;    // [W, value_width]
@@ -56,8 +58,7 @@ struct ManyRows {
     of_centre = dealer.take<float>(centred);
     row_units = dealer.take<Unit>(key_units);
     scores = dealer.take<F>(chunk * lane_vectors);
-    weights = dealer.take<Unit>(chunk / per_unit * lane_rows);
-    if constexpr (per_unit == 1) weights = (Unit*)scores;
+    weights = (Unit*)scores;
     sums = dealer.take<F>(context.value_width * lane_vectors);
     sums_before = dealer.take<F>(context.value_width * lane_vectors);
     rows_out = dealer.take<float>(W * context.value_width);
@@ -96,7 +97,7 @@ struct ManyRows {
       more = next.n;
       auto ahead = reader.ahead(next, 0);
       reader.read_keys(now, 0);
-      score<Vectors>(now, ahead, queries[two && now.sinks]);
+      score<Vectors>(now, ahead, two && now.sinks);
       if (context.centred()) find_centre(now, work.item.first_head, Vectors * W, two && now.sinks);
       weigh<Vectors>(now, two && now.sinks);
       if (context.a.values) reader.read_values(now, 0);
@@ -220,12 +221,12 @@ struct ManyRows {
 
   // ``ahead``: what comes next, to be fetched meanwhile.
   template <int Vectors>
-  void score(const Chunk& now, const Ahead& ahead, const Unit* query) {
+  void score(const Chunk& now, const Ahead& ahead, bool far) {
     constexpr int step = keys_of_step(Vectors);
     // Where keys are all there is, half of those that come next are fetched as values are.
     const int64_t key_bytes = bytes_of<KV>(context.a.key_dim) / (context.a.values ? 1 : 2);
     const Unit* rows[Vectors];
-    for (int v = 0; v < Vectors; v++) rows[v] = query + v * W;
+    for (int v = 0; v < Vectors; v++) rows[v] = queries[far] + v * W;
     for (int j = now.first / step * step; j < now.end; j += step) {
       reader.fetch(ahead.keys[j / panel] + j % panel * key_bytes, step * key_bytes);
       typename Units::Sum sum[step][Vectors] = {};
@@ -234,9 +235,13 @@ struct ManyRows {
       F* out = scores + j * lane_vectors;
 #pragma GCC unroll 16
       for (int k = 0; k < step; k++) {
+        F key_scale{};
+        if constexpr (scaled_at_once) key_scale = splat(context.a.key_scales[now.rows[j + k]]);
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; v++) {
-          out[k * lane_vectors + v] = Units::as_float(sum[k][v]);
+          F found = Units::as_float(sum[k][v]);
+          if constexpr (scaled_at_once) found *= key_scale * load(query_scale[far] + v * W);
+          out[k * lane_vectors + v] = found;
         }
       }
     }
@@ -258,7 +263,7 @@ struct ManyRows {
         reader.fetch(ahead.keys[at / half] + half + at % half, step * reader.panels * half / dim);
       }
       typename Units::Sum sum[step][Vectors] = {};
-      reader.for_runs(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+      reader.template for_runs<!Reader<KV, Units>::as_stored>(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
         const Unit* rows[Vectors];
         for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * lane_rows + v * W;
         add_products<Units>(sum, values + d, 1, reader.value_stride, rows, lane_rows, n);
@@ -292,20 +297,25 @@ struct ManyRows {
     for (int v = 0; v < Vectors; v++) {
       fade[v] = exp2(most[v] - highest[v]);
       most[v] = highest[v];
-      total[v] = fma(total[v], fade[v], weigh_lanes(now, v));
-      if constexpr (Units::scaled) round_weights(now, v);
+      F largest;
+      total[v] = fma(total[v], fade[v], weigh_lanes(now, v, largest));
+      if constexpr (Units::scaled) round_weights(now, v, largest);
     }
   }
 
   // Scores of a vector of rows become weights, scaled as the values are; their sums before that, in
-  // the order of ``lanes_sum``.
-  F weigh_lanes(const Chunk& now, int v) {
+  // the order of ``lanes_sum``. ``largest``: of what is to be rounded, without its sign; those that
+  // are no numbers are above all others.
+  F weigh_lanes(const Chunk& now, int v, F& largest) {
     const float* scales = context.a.value_scales;
     F sum[W] = {};
+    U bits{};
     auto weigh = [&](int j, F& sum) __attribute__((always_inline)) {
       F weight = Units::weight(scores[j * lane_vectors + v] - most[v]);
       sum += weight;
-      return scales ? weight * context.own_scale(scales[now.rows[j]]) : weight;
+      if (scales) weight *= context.own_scale(scales[now.rows[j]]);
+      if constexpr (Units::scaled) bits = maximum(bits, (U)weight & 0x7fffffffu);
+      return weight;
     };
     for (int j = now.first / W * W; j < now.end; j += W) {
       bool whole = j >= now.first && j + W <= now.end;
@@ -329,6 +339,7 @@ struct ManyRows {
 #pragma GCC unroll 16
       for (int k = 0; k < half; k++) sum[k] += sum[k + half];
     }
+    largest = (F)bits;
     return sum[0];
   }
 
@@ -342,18 +353,15 @@ struct ManyRows {
     }
   }
 
-  // As Units::round_weights does row by row.
-  void round_weights(const Chunk& now, int v) {
-    auto weight = [&](int j) { return scores[j * lane_vectors + v]; };
-    F high{}, strange{};
-    for (int j = now.first; j < now.end; j++) {
-      high = maximum(maximum(weight(j), -weight(j)), high);
-      strange += weight(j) - weight(j);
-    }
-    F inverse = select(high > 0.0f, Units::most_whole / high, F{});
-    weight_scale[v] = high / Units::most_whole + strange;
+  // As Units::round_weights does row by row. The last bits of 1.5 * 2^23 + x are x rounded.
+  void round_weights(const Chunk& now, int v, F largest) {
+    F inverse = select(largest > 0.0f, Units::most_whole / largest, F{});
+    weight_scale[v] = largest / Units::most_whole + (largest - largest);
+    auto rounded = [&](int j) __attribute__((always_inline)) {
+      return (U)(scores[j * lane_vectors + v] * inverse + 12582912.0f);
+    };
     for (int j = now.first / 2 * 2; j < now.end; j += 2) {
-      U low = Units::whole(weight(j), inverse), high = Units::whole(weight(j + 1), inverse);
+      U low = rounded(j), high = rounded(j + 1);
       write(weights + j / 2 * lane_rows + v * W, (low & 0xffffu) | high << 16);
     }
   }
@@ -377,7 +385,7 @@ struct ManyRows {
   template <int Vectors>
   void adjust(const Chunk& now, bool far) {
     const Attend& a = context.a;
-    if (a.key_scales || a.softcap > 0) {
+    if ((a.key_scales && !scaled_at_once) || a.softcap > 0) {
       for (int j = now.first; j < now.end; j++) {
         float key_scale = a.key_scales ? context.own_scale(a.key_scales[now.rows[j]]) : 1.0f;
         for (int v = 0; v < Vectors; v++) {
@@ -386,7 +394,7 @@ struct ManyRows {
           if (context.centred()) {
             const float* centre = __builtin_signbitf(key_scale) ? of_first[far] : of_centre;
             s = fma(s, __builtin_fabsf(key_scale) * query, load(centre + v * W));
-          } else if (a.key_scales) {
+          } else if (a.key_scales && !scaled_at_once) {
             s *= key_scale * query;
           }
           if (a.softcap > 0) s = tanh(s) * (a.softcap * log2e);

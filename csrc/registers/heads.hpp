@@ -137,10 +137,35 @@ QUIRE_INLINE F spread_lanes(F v) {
   return v;
 }
 
+// Runs of N vectors each, as ``spread`` does: in memory a step would wait for what the one before
+// stores.
+template <int N>
+QUIRE_INLINE void spread_vectors(float* x, int64_t n, float length) {
+  for (; n > 0; n -= N * W, x += N * W) {
+    F v[N];
+#pragma GCC unroll 8
+    for (int k = 0; k < N; k++) v[k] = spread_lanes<W>(load(x + k * W));
+#pragma GCC unroll 4
+    for (int apart = 1; apart < N; apart *= 2) {
+#pragma GCC unroll 8
+      for (int k = 0; k < N; k++) {
+        if (k & apart) continue;
+        F a = v[k], b = v[k + apart];
+        v[k] = a + b, v[k + apart] = a - b;
+      }
+    }
+#pragma GCC unroll 8
+    for (int k = 0; k < N; k++) store(x + k * W, v[k] * length);
+  }
+}
+
 // Multiply x by Hadamard's matrix, which is its own inverse: what one number stands out by is
 // spread over all of them, so that rounding to a common scale loses less. Each ``run``, a power of
 // two that divides n, by itself; reads and writes whole vectors.
 static void spread(float* x, int64_t n, int64_t run) {
+  const float length = 1.0f / __builtin_sqrtf(run);
+  if (run == 8 * W) return spread_vectors<8>(x, n, length);
+  if (run == 4 * W) return spread_vectors<4>(x, n, length);
   for (int64_t apart = 1; apart < run && apart < W; apart *= 2) {
     for (int64_t i = 0; i < n; i += W) store(x + i, butterfly(load(x + i), apart));
   }
@@ -152,7 +177,6 @@ static void spread(float* x, int64_t n, int64_t run) {
       store(x + i + apart, a - b);
     }
   }
-  float length = 1.0f / __builtin_sqrtf(run);
   for (int64_t i = 0; i < n; i += W) store(x + i, load(x + i) * length);
 }
 
