@@ -394,7 +394,7 @@ def test_the_most_users_who_meet_the_goals() -> None:
     limits = plan.deployment.limits()
     saturation = plan.saturation(limits)
     goodput = plan.goodput(limits, saturation)
-    found = plan.most_users(limits, saturation, goodput, plan.alone(limits))
+    found = plan.most_users(limits, saturation, goodput)
     assert found is not None
     ((_, result),) = found.results
     assert 1 < found.users == result.most_running

@@ -57,9 +57,10 @@ class Planner:
         """The whole plan. ``users``, ``rate``: the load to plan for."""
         limits = self.deployment.limits()
         saturation = self.saturation(limits)
-        alone = self.alone(limits)
         rate = rate or (self.sample.rate if users is None else None)
         goodput = self.goodput(limits, saturation)
+        if not goodput.rate and not goodput.poisson:
+            self.alone(limits)  # or else nobody can meet them
         ranking = ChangeRanking(
             self.deployment,
             self.sample,
@@ -80,7 +81,7 @@ class Planner:
             asked_rate=rate,
             saturation=saturation,
             user_load=None if users is None else self.user_load(users),
-            most_users=self.most_users(limits, saturation, goodput, alone),
+            most_users=self.most_users(limits, saturation, goodput),
             goodput=goodput,
             memory_need=self.memory_need(limits, users, rate),
             enough=() if ranking.is_served else cheapest(ranking),
@@ -167,14 +168,14 @@ class Planner:
 
         return self._serve(limits, arrivals, most_missed)
 
-    def alone(self, limits: EngineLimits) -> SimulationResult | None:
-        """The result of one user, who meets the goals; None: there are no goals.
+    def alone(self, limits: EngineLimits) -> None:
+        """See that a user who is alone meets the goals, if there are any.
 
         Raises:
-            ConfigError: the user does not; with the latencies.
+            ConfigError: with the latencies.
         """
         if self.goals == Goals():
-            return None
+            return
         alone = self.closed(limits, 1)
         if alone.goodput_share < GOAL_SHARE:
             raise ConfigError(
@@ -182,19 +183,20 @@ class Planner:
                 f"{alone.ttft.p90:.3g} s and a TPOT of {alone.tpot.p90:.3g} s at the 90th "
                 "percentile; ask for no less, or take a faster machine"
             )
-        return alone
 
     def most_users(
         self,
         limits: EngineLimits,
         saturation: Saturation,
         goodput: Goodput,
-        alone: SimulationResult | None,
     ) -> UserLoad | None:
-        """The most users of whose requests GOAL_SHARE meet the goals; None if there are none."""
-        if alone is None:
+        """The most users of whose requests GOAL_SHARE meet the goals; None if there are none.
+
+        One does: who is alone is served no later than among others.
+        """
+        if self.goals == Goals():
             return None
-        found = {1: alone}
+        found: dict[int, SimulationResult] = {}
 
         def meets(users: int) -> bool:
             self.progress(f"{users} users")
@@ -205,7 +207,8 @@ class Planner:
         at = goodput.at
         hint = saturation.most_running if at is None else round(goodput.rate * at.e2e_latency.mean)
         best = highest_count(meets, max(2, hint), max(2, 2 * saturation.most_running))
-        return UserLoad(best, ((name_of(limits), found[best]),))
+        result = found[best] if best in found else self.closed(limits, best)
+        return UserLoad(best, ((name_of(limits), result),))
 
     def goodput(self, limits: EngineLimits, saturation: Saturation) -> Goodput:
         """The highest rate at which GOAL_SHARE of the requests meet the goals, to 2 %.
