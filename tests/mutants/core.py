@@ -545,8 +545,8 @@ MUTANTS = (
     Mutant(
         "the first in line gives way",
         f"{_SCHEDULING}/request_queue.py",
-        "return self.enqueue(self.running.pop())",
-        "return self.enqueue(self.running.pop(0))",
+        "group = self.running.pop()",
+        "group = self.running.pop(0)",
         f"{_SCHEDULER}::test_the_latest_arrival_gives_way_and_the_reason_is_told",
     ),
     Mutant(

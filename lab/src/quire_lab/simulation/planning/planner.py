@@ -30,6 +30,7 @@ from quire_lab.simulation.planning.plan import (
     UserLoad,
     Variant,
     most_missed_of,
+    strain_of,
 )
 from quire_lab.simulation.planning.ranking import ChangeRanking
 from quire_lab.simulation.planning.search import foreseen, highest_count, highest_rate
@@ -229,16 +230,16 @@ class Planner:
         found: dict[float, SimulationResult] = {}
         guess = 0.7 * saturation.request_rate  # where a search begins that foresees nothing
 
-        def meets(rate: float) -> bool:
+        def strain(rate: float) -> float:
             self.progress(f"{rate:.3g} requests/s")
             spare = most_missed_of(len(sample.requests))
             found[rate] = self._run(limits, partial(sample.at_rate, rate), spare)
-            return found[rate].goodput_share >= GOAL_SHARE
+            return strain_of(found[rate], self.goals)
 
         def search(meets: Callable[[float], bool]) -> tuple[float, float]:
             return highest_rate(meets, [guess], guess / 70, 30 * guess)
 
-        low, high = foreseen(search, meets, _NEAR * saturation.request_rate)
+        low, high = foreseen(search, strain, _NEAR * saturation.request_rate)
         # A failed run has stopped early: run it whole once.
         beyond = None if high == math.inf else self._run(limits, partial(sample.at_rate, high))
         return Goodput(low, found.get(low), beyond, beyond_rate=high)
