@@ -198,9 +198,7 @@ def test_a_trace_s_own_times_are_scaled_to_a_rate(
 
 
 @pytest.mark.parametrize("command", ["plan", "simulate", "calibrate", "compare", "reproduce"])
-def test_help_ends_with_what_can_be_typed(
-    capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_help_ends_with_what_can_be_typed(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
     text = " ".join(capsys.readouterr().out.split())
