@@ -3,8 +3,8 @@
     python benchmarks/published_runs.py
 
 The runs are in quire_lab's ``simulation/catalogue/published.json``, with their sources. Two thirds
-of each engine's, on machines that are alike (APART), are fitted: least absolute logarithms of expected over
-measured. What is printed is what ``engines.json`` has as ``attained``.
+of each engine's, on machines that are alike (APART), are fitted: least absolute logarithms of
+expected over measured. What is printed is what ``engines.json`` has as ``attained``.
 """
 
 from __future__ import annotations

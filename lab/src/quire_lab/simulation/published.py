@@ -8,6 +8,7 @@ the others, which a hash of the run's facts chooses. ``benchmarks/published_runs
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quire.engine.work import Work
+from quire.engine.work import Sight, Work
 from quire.models.files import read_object
 from quire.models.shape import ConfigFields, ModelShape, shape_of
 from quire_lab.simulation.catalogue.engines import ENGINES, Attained, Division
@@ -183,6 +184,10 @@ class _RunSteps:
         self._roofline = Roofline(run.shape, machine, run.machines, _BLOCK, division)
         self._new = run.prompt - run.cached
         self._chunks = math.ceil(self._new / run.step_tokens)
+        windows = run.shape.cache().windows
+        self._sights = tuple(Sight(n / len(windows), w) for w, n in Counter(windows).items())
+        pairs = (sight.share * sight.pairs(run.cached, self._new) for sight in self._sights)
+        self._pairs = sum(pairs) / self._chunks
 
     def decoding(self, seqs: float) -> float:
         return self._step(0, seqs)
@@ -209,13 +214,16 @@ class _RunSteps:
         run = self._run
         work = Work(
             prefill_tokens=prompts * tokens,  # type: ignore[arg-type]
-            prefill_pairs=prompts * tokens * (run.cached + (self._new + 1) / 2),
-            prefill_context=prompts * (run.cached + tokens) if tokens else 0,
+            prefill_pairs=prompts * self._pairs if tokens else 0,
+            prefill_context=prompts * self._seen(run.cached, tokens) if tokens else 0,
             decode_seqs=seqs,  # type: ignore[arg-type]  # in the mean
-            decode_context=seqs * (run.prompt + run.output / 2),
+            decode_context=seqs * self._seen(run.prompt + run.output // 2 - 1, 1),
             samples=seqs + (prompts if tokens else 0),  # type: ignore[arg-type]
         )
         return self._roofline.seconds(work)
+
+    def _seen(self, start: int, count: int) -> float:
+        return sum(sight.share * sight.context(start, count) for sight in self._sights)
 
 
 def errors(runs: Sequence[PublishedRun], attained: Attained) -> dict[str, list[float]]:

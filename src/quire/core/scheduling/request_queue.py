@@ -48,9 +48,7 @@ class RequestQueue:
         self.num_new_tokens = 0  # of the newcomers' prompts
         self.num_left = 0  # newcomers that have been let in, or have ended before
         self.sitting: frozenset[str] = frozenset()  # requests that are not let in again yet
-        self._wide: dict[
-            SequenceGroup, None
-        ] = {}  # of those that run: they may be of many branches
+        self._wide: dict[SequenceGroup, None] = {}  # that run, and may be of many branches
         self._back: list[SequenceGroup] = []  # they wait, but have been let in before
         self._arrivals: list[SequenceGroup] = []  # the newcomers, in order of arrival
 

@@ -99,7 +99,7 @@ class HeldOut(NamedTuple):
     rate: float | None = None
 
 
-DATA_SHEET = HeldOut("", 297, 0.802, 0.475, 0.763)
+DATA_SHEET = HeldOut("", 297, 0.811, 0.529, 0.688)
 """How far off four of five published runs are where nothing is fitted."""
 
 
