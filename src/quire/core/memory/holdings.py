@@ -83,17 +83,14 @@ class Occupancy:
 
     def fill(self, table: BlockList, first: int = 0) -> None:
         """Count the tokens in a table's blocks from ``blocks[first]`` on."""
-        size, filled, blocks, more = self._block_size, self.filled, table.blocks, 0
+        size, filled, blocks = self._block_size, self.filled, table.blocks
         last = table.filled(size) - 1  # all before it are full
         for index in range(first, last + 1):
-            block, tokens = blocks[index], size
-            if index == last:
-                tokens = table.tokens_in(index, size)
+            block, tokens = blocks[index], size if index < last else table.tokens_in(index, size)
             before = filled.get(block, 0)
             if tokens > before:
-                more += tokens - before
+                self.used += tokens - before
                 filled[block] = tokens
-        self.used += more
 
     def extend(self, block: int, count: int) -> None:
         """``count`` more slots of a held block hold a token; fewer, if negative."""

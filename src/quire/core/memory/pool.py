@@ -239,9 +239,6 @@ class BlockPool:
             if owners == 1:
                 freed.append(block)
         hashes = self._hashes
-        if not hashes and isinstance(self._blank, list):
-            self._blank += freed
-            return charge, freed
         for block in freed:
             if block not in hashes:
                 self._blank.append(block)

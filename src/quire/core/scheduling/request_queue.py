@@ -71,8 +71,6 @@ class RequestQueue:
 
     @property
     def num_running_seqs(self) -> int:
-        if not self._wide:
-            return len(self.running)
         return len(self.running) + sum(group.width - 1 for group in self._wide)
 
     def rank(self, request: Request) -> float:
@@ -149,8 +147,7 @@ class RequestQueue:
             for group in self.running:
                 if not group.branches:
                     self.accounts.ended(group.request)
-        for group in [group for group in self._wide if not group.branches]:
-            del self._wide[group]
+        self._wide = {group: None for group in self._wide if group.branches}
         self.running = [group for group in self.running if group.branches]
 
     def overdue(self, arrival: float) -> list[SequenceGroup]:

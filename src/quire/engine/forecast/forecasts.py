@@ -47,8 +47,8 @@ class _Entries(NamedTuple):
     times: tuple[float, ...]
 
 
-class _Told(NamedTuple):
-    """Of a request: what was expected of it, and the seconds of steps that this rests on."""
+class _Basis(NamedTuple):
+    """What was expected of a request, and the seconds that this rests on."""
 
     expected: Expected
     waited: float  # before anything was said
@@ -76,7 +76,7 @@ class Forecasts(Watcher):
         self._gain = 1.0  # tokens of a sequence in a step
         self._busy_since: float | None = None  # the latest step's end, where it left work
         self._first, self._rest = Drift(), Drift()
-        self._expected: dict[str, _Told] = {}
+        self._expected: dict[str, _Basis] = {}
         self._by_origin = OrderedDict[str, Expected]()  # of the latest
         self._entries = _Entries(0.0, 0, ())
         self._wait = 0.0  # of the one that came last, to be let in
@@ -159,9 +159,9 @@ class Forecasts(Watcher):
             first, rest = left + found.first_token, found.end - found.first_token
             at = waited + drift * first
             expected = Expected(at, at + self._rest.times * rest)
-            self._note(request, _Told(expected, waited, first, rest))
+            self._note(request, _Basis(expected, waited, first, rest))
 
-    def _note(self, request: Request, told: _Told) -> None:
+    def _note(self, request: Request, told: _Basis) -> None:
         self._expected[request.request_id], expected = told, told.expected
         name = request.origin.request_id
         if name:

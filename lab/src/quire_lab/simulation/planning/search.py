@@ -122,4 +122,4 @@ def _crossing(low: float, met: float, high: float, missed: float) -> float:
     """About where a strain is 1 that is ``met`` at one place and ``missed`` at a higher one."""
     met, missed = math.log(max(met, _LEAST)), math.log(min(missed, 1 / _LEAST))
     share = min(max(-met / (missed - met), _MIDDLE), 1 - _MIDDLE)
-    return low * (high / low) ** share
+    return low * math.exp(share * math.log(high / low))
