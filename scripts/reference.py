@@ -426,7 +426,7 @@ def _accuracy() -> Iterator[str]:
     rows = []
     for engine in ENGINES.values():
         for attained in engine.attained:
-            for one in attained.errors:
+            for one in attained.errors[: 1 if len(attained.machines) == 1 else None]:
                 figures = map(shown, (one.first_token, one.end, one.rate))
                 machine = one.machine or f"all{_made(attained)}"
                 rows.append((engine.title, machine, str(one.runs), *figures))
@@ -437,6 +437,9 @@ def _accuracy() -> Iterator[str]:
 
 
 def _made(attained: Attained) -> str:
+    """Of which machines its figures are, where they are not of all."""
+    if len(attained.machines) == 1:
+        return f" of {attained.machines[0]}"
     return " of AMD" if attained.machines else ""
 
 
@@ -446,8 +449,8 @@ def _attained() -> Iterator[str]:
             f"{engine.title}{_made(one).replace(' of', ' on')}",
             f"{one.compute_share:.0%}",
             f"{one.bandwidth_share:.0%}",
-            f"{one.step_ms:.2g} ms",
-            f"{1e-3 * one.launch_us:.2g} ms",
+            "" if one.step_us is None else f"{one.step_us:.2g} µs",
+            f"{one.launch_us:.2g} µs",
             f"{one.first_token_ms:.2g} ms",
         )
         for engine in ENGINES.values()
@@ -457,8 +460,8 @@ def _attained() -> Iterator[str]:
         "engine",
         "of its FLOP/s",
         "of its bandwidth",
-        "a step",
-        "launches of a layer of prompts",
+        "a matrix, in any step",
+        "a matrix, to launch prompts",
         "beside steps, to a first token",
     )
     return _table(head, rows)

@@ -543,10 +543,18 @@ MUTANTS = (
         f"{_SCHEDULER}::test_max_num_seqs_counts_the_samples_a_request_will_become",
     ),
     Mutant(
+        "requests of many branches count for one sequence",
+        f"{_SCHEDULING}/request_queue.py",
+        "sum(group.width - 1 for group in self._wide)",
+        "0",
+        "tests/pure/core/scheduling/test_fair.py"
+        "::test_who_always_waits_is_served_alike_within_the_bound",
+    ),
+    Mutant(
         "the first in line gives way",
         f"{_SCHEDULING}/request_queue.py",
-        "return self.enqueue(self.running.pop())",
-        "return self.enqueue(self.running.pop(0))",
+        "group = self.running.pop()",
+        "group = self.running.pop(0)",
         f"{_SCHEDULER}::test_the_latest_arrival_gives_way_and_the_reason_is_told",
     ),
     Mutant(

@@ -18,6 +18,20 @@ MUTANTS = (
         f"{_OF_ENGINE}/test_forecasts.py::test_who_gives_way_comes_back_when_the_other_has_ended",
     ),
     Mutant(
+        "what passes between two steps is not learnt",
+        f"{_ENGINE}/forecast/forecasts.py",
+        "        seconds = taken.seconds if begun is None else now - begun\n",
+        "        seconds = taken.seconds\n",
+        f"{_OF_ENGINE}/test_forecasts.py::test_what_is_between_steps_is_learnt_too",
+    ),
+    Mutant(
+        "a pace that changes is not followed",
+        f"{_ENGINE}/forecast/forecasts.py",
+        "            self._first.learn(told.first, ttft - told.waited)\n",
+        "",
+        f"{_OF_ENGINE}/test_forecasts.py::test_a_pace_that_changes_again_and_again_is_followed",
+    ),
+    Mutant(
         "steps with prompts are forgotten while others decode",
         f"{_ENGINE}/forecast/step_times.py",
         "        kind = self._reading if work.tokens > work.sequences else self._decoding\n",

@@ -14,6 +14,13 @@ _KEPT = f"{_AHEAD}::test_what_layers_keep_is_the_same"
 
 MUTANTS = (
     Mutant(
+        "steps with prompts that are recorded are launched kernel by kernel",
+        f"{_LAB}/simulation/roofline.py",
+        "if work.prefill_tokens and work.num_tokens > machine.recorded_tokens:",
+        "if work.prefill_tokens:",
+        "lab/tests/pure/simulation/test_published.py::test_what_is_recorded_is_launched_at_once",
+    ),
+    Mutant(
         "a window leaves nothing behind where decoding begins",
         f"{_LAB}/simulation/steady_decoding.py",
         "self._plan_take(row, steps, 0 if self._windows else room)",

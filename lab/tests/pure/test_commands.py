@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quire.tools.cli import main
+from quire_lab.reproduction.run import EXPERIMENTS
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:15:{second:02}.5,{300 + 10 * second},{20 + second}\n" for second in range(50)
@@ -193,3 +195,18 @@ def test_a_trace_s_own_times_are_scaled_to_a_rate(
     assert arrivals(*timed, "--rate", "0.8", "--replicas", "2") == [0, 0, 0, 2, 5]
     drawn = arrivals(*untimed, "--rate", "0.8")
     assert len(set(drawn)) == 5
+
+
+@pytest.mark.parametrize("command", ["plan", "simulate", "calibrate", "compare", "reproduce"])
+def test_help_ends_with_what_can_be_typed(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    described, _, typed = text.partition("For instance: ")
+    own = [words for words in typed.split("quire ") if words.startswith(command)]
+    assert own or command == "reproduce"
+    assert all(flag in described for flag in re.findall(r"--[a-z-]+", " ".join(own)))
+    if command == "reproduce":
+        assert all(key in text for key in EXPERIMENTS)
+    if command == "calibrate":
+        assert "--session-timeout" not in text and "--max-num-batched-tokens" in text

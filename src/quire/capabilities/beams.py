@@ -6,9 +6,7 @@ same hypotheses; see also section 4.4 of the PagedAttention paper for what they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from heapq import merge
-from itertools import islice
+from collections.abc import Callable, Sequence
 
 from quire.core.protocol import FinishReason, Request
 from quire.core.scheduling import Capability, Extension, Hooks, Hypothesis, Scheduler, Search
@@ -39,11 +37,12 @@ class BeamSearch(Search):
         self._stops = stops if params.ignore_eos else stops | request.eos_token_ids
         self._length_penalty = params.length_penalty
         self._early_stopping = params.early_stopping
+        # So many that ``width`` can go on after all ends.
+        self._num_candidates = max(2, 1 + len(self._stops)) * self.width
 
     @property
     def num_candidates(self) -> int:
-        """So many that ``width`` can go on after all ends."""
-        return max(2, 1 + len(self._stops)) * self.width
+        return self._num_candidates
 
     def advance(
         self,
@@ -51,9 +50,7 @@ class BeamSearch(Search):
         candidates: Sequence[Sequence[tuple[int, float]]],
         output_of: Callable[[int], Sequence[int]],
     ) -> list[Extension]:
-        # Each beam's are in order, so that most are not even looked at.
-        best = merge(*map(self._choices, range(len(candidates)), candidates), key=_badness)
-        ranked = list(islice(best, self.num_candidates))
+        ranked = self._ranked(candidates)
         at_the_end = length >= self._max_tokens
         ends = [at_the_end or self._is_stop(choice.token_id, length) for choice in ranked]
         for choice, end in list(zip(ranked, ends, strict=True))[: self.width]:
@@ -67,9 +64,26 @@ class BeamSearch(Search):
         stopped = self._is_stop(hypothesis.token_ids[-1], len(hypothesis.token_ids))
         return FinishReason.STOP if stopped else FinishReason.LENGTH
 
-    def _choices(self, beam: int, tokens: Sequence[tuple[int, float]]) -> Iterator[Extension]:
-        for token_id, logprob in tokens:
-            yield Extension(beam, token_id, self._scores[beam] + logprob)
+    def _ranked(self, candidates: Sequence[Sequence[tuple[int, float]]]) -> list[Extension]:
+        """The best extensions of all beams; of equal ones, those of the better beam first.
+
+        Each beam's are in order, so that most are not even looked at.
+        """
+        left = [beam for beam, tokens in enumerate(candidates) if tokens]
+        nexts = [0] * len(candidates)
+        scores = [self._scores[beam] + candidates[beam][0][1] for beam in left]
+        ranked: list[Extension] = []
+        while left and len(ranked) < self.num_candidates:
+            place = scores.index(max(scores))
+            beam = left[place]
+            tokens, at = candidates[beam], nexts[beam]
+            ranked.append(Extension(beam, tokens[at][0], scores[place]))
+            nexts[beam] = at = at + 1
+            if at < len(tokens):
+                scores[place] = self._scores[beam] + tokens[at][1]
+            else:
+                del left[place], scores[place]
+        return ranked
 
     def _is_stop(self, token_id: int, length: int) -> bool:
         return token_id in self._stops and length >= self._min_tokens
@@ -94,7 +108,3 @@ class BeamSearch(Search):
             reach = self._max_tokens
         best: float = self._scores[0] / reach**self._length_penalty
         return best > self.finished[-1].score
-
-
-def _badness(choice: Extension) -> float:
-    return -choice.score

@@ -49,6 +49,7 @@ class Timed:
     def __init__(self, noise: float = 0.0) -> None:
         self.now, self.noise = 0.0, noise
         self.slower = 1.0
+        self.between = 0.0  # seconds from a step's end to the next one's plan
         self._roster, self._rng = Roster(), random.Random(0)
 
     def submit(self, step: Step) -> PendingStep:
@@ -95,6 +96,7 @@ def served(
         for delta in engine.step():
             if delta.final is not None:
                 ended.append(delta.final)
+        executor.now += executor.between
     return ended
 
 
@@ -213,6 +215,33 @@ def test_another_pace_is_learnt_again() -> None:
     served(engine, executor, 1, 60, 3.0)
     ended = served(engine, executor, 2, 60, 3.0)
     assert near(ended) >= 0.9
+
+
+def test_what_is_between_steps_is_learnt_too() -> None:
+    executor = Timed(noise=0.1)
+    executor.between = 0.03  # half a step, or all of a short one
+    engine = made(executor)
+    served(engine, executor, 0, 20, 1.0)
+    assert near(served(engine, executor, 1, 100, 1.0)) >= 0.9
+
+
+def test_a_pace_that_changes_again_and_again_is_followed() -> None:
+    """Others compute on the same cores half of the time; requests come ten at a time."""
+    executor = Timed(noise=0.1)
+    engine = made(executor, most=16, blocks=600)
+    random_ = random.Random(1)
+    ended = list[RequestOutput]()
+    for burst in range(25):
+        executor.slower = 2.0 if burst // 5 % 2 else 1.0
+        for number in range(10):
+            prompt = [random_.randrange(2, 900) for _ in range(random_.randrange(1, 40))]
+            params = SamplingParams(max_tokens=random_.randrange(1, 30), ignore_eos=True)
+            name = f"{burst}-{number}"
+            engine.add_request(name, {"prompt_token_ids": prompt}, params, executor.now)
+        while engine.has_work:
+            ended += [each.final for each in engine.step() if each.final is not None]
+        executor.now += 1.0
+    assert near(ended[50:]) >= 0.7
 
 
 def test_what_is_cached_is_not_read_again() -> None:

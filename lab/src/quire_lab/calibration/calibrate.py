@@ -153,9 +153,9 @@ class _Measuring:
                     return runs
                 scenario, share = scenarios[i], (number - 1 + place / len(scenarios)) / _PASSES
                 share = share if self.seconds is None else max(share, spent / self.seconds)
-                text = f"pass {number}, {place + 1} of {len(scenarios)}: {scenario}"
-                self.progress(text, min(1.0, share))
                 run = self.stages.get(self.stage, number, str(scenario))
+                text = f"pass {number}, {place + 1} of {len(scenarios)}: {scenario}"
+                self.progress(text + (", kept" if run is not None else ""), min(1.0, share))
                 if run is None:
                     run = serve(watched, scenario, random)
                     self.stages.keep(self.stage, number, str(scenario), run)

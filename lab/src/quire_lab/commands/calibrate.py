@@ -28,12 +28,19 @@ _DESCRIBING = (
 )  # fmt: skip
 """The settings that describe an engine in another process."""
 
+_ELSEWHERE = ("streaming sessions", "blocks outside the pool", "observing")
+"""Sections of settings that change no step's time: they may be given, and help leaves them out."""
+
 _OF_URL = ("api_key", "served_model_name")
 _KEPT = ".part"  # after the name of what is written
 _MOST_SECONDS = 86_400
 
 
 def add_calibrate(parser: Parser) -> None:
+    parser.epilog = (
+        "For instance: quire calibrate --time-limit 120, then quire plan --cost-model costs.json "
+        "--dataset sharegpt --ttft 1. What Ctrl-C stops is kept, and goes on from there."
+    )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help=f"{help_of('model')}; with --url or --steps, the "
         "model's name for quire simulate (default: its name on the server)",
@@ -60,6 +67,10 @@ def add_calibrate(parser: Parser) -> None:
     text = "blocks in its KV pool (default: by kv_cache_memory_bytes, or its /metrics)"
     group.add_argument("--num-blocks", type=int, metavar="N", help=text)
     add_engine_flags(parser)
+    for section in parser._action_groups:
+        if section.title in _ELSEWHERE:
+            for action in section._group_actions:
+                action.help = argparse.SUPPRESS
 
 
 def calibrate(arguments: argparse.Namespace) -> int:

@@ -24,6 +24,10 @@ _CLOCKS = {"wall": "the clock", "cpu": "the processor"}
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "For instance: quire serve --record-trace t.jsonl --record-steps s.csv, until Ctrl-C; then "
+        "quire compare t.jsonl --steps s.csv."
+    )
     parser.add_argument(
         "recording", metavar="FILE", help="trace that quire serve --record-trace wrote"
     )

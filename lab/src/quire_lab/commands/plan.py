@@ -32,6 +32,10 @@ _MOST_SEQS = 1024  # usually more than fit, since the plan is to find how many d
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "For instance: quire plan llama-3-8b --machine h100 --users 50 --input 600 --output 300 "
+        "--ttft 0.5 --tpot 0.05. Names that are unknown are answered with those that are known."
+    )
     add_flags(parser, EngineConfig(max_num_seqs=_MOST_SEQS))
     group = parser.add_argument_group("plan")
     group.add_argument(

@@ -11,6 +11,10 @@ from quire.tools.commands.command import Command
 
 
 def add_reproduce(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "All experiments take some minutes of two processors, --quick takes seconds; the page has "
+        "each as soon as it is done."
+    )
     parser.add_argument(
         "--out",
         default="reproduction",
@@ -22,7 +26,9 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="KEY",
-        help="run these experiments only, such as figure-2",
+        help="run these experiments only: walk-through, articles, table-1, figure-2, "
+        "figure-12-sharegpt, figure-12-alpaca, figure-13, figure-14, figure-15, figure-16, "
+        "figure-17, figure-18b, figure-19, techniques",
     )
     parser.add_argument("--quick", action="store_true", help="a short run with rough figures")
     parser.add_argument(

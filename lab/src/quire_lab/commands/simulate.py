@@ -52,6 +52,10 @@ from quire_lab.workload import Clipping, Cut, arrival_times
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "For instance: quire simulate llama-3-8b --machine h100 --dataset sharegpt --rate 8 "
+        "--report out. Names that are unknown are answered with those that are known."
+    )
     add_flags(parser, EngineConfig())
     add_fleet(parser)
     group = parser.add_argument_group("output")

@@ -8,6 +8,7 @@ the others, which a hash of the run's facts chooses. ``benchmarks/published_runs
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quire.engine.work import Work
+from quire.engine.work import Sight, Work
 from quire.models.files import read_object
 from quire.models.shape import ConfigFields, ModelShape, shape_of
 from quire_lab.simulation.catalogue.engines import ENGINES, Attained, Division
@@ -30,6 +31,10 @@ _MOST_BUSY = 0.98  # share of all steps' time that prompts may take
 _LEFT = 0.9  # of the memory beside weights, that holds keys and values
 _WORKING = 2e9  # bytes of a step, on each machine
 _BLOCK = 16
+
+
+APART = (("mi300x", "mi325x", "mi355x"), ("strix-halo",), ("dgx-spark",))
+"""Machines for which engines have kernels of their own, so that they attain other shares."""
 
 
 class Steady(NamedTuple):
@@ -49,7 +54,8 @@ class PublishedRun:
     engine looks who has come.
     release: the year of an engine that is no longer the one that plans are for.
     cached: tokens of a prompt that others have had. kv: the type of keys and values, if it is not
-    the engine's own. attention_groups, expert_parallel: how the machines share (``Division``).
+    the engine's own. recorded: see ``Machine.recorded_tokens``, if the engine now has another.
+    attention_groups, expert_parallel: how the machines share (``Division``).
     first_token, end: seconds, in the mean; tokens_per_second: that are written, by all machines.
     """
 
@@ -69,12 +75,18 @@ class PublishedRun:
     users: int | None = None
     at_once: bool = False
     polled: int = 1
+    recorded: int | None = None
     release: str = ""
     attention_groups: int = 1
     expert_parallel: bool = False
     first_token: float | None = None
     end: float | None = None
     tokens_per_second: float | None = None
+
+    @property
+    def judged_with(self) -> tuple[str, ...]:
+        """The machines that it is fitted and judged with; none: all that are in no such group."""
+        return next((machines for machines in APART if self.machine in machines), ())
 
     @property
     def is_held_out(self) -> bool:
@@ -109,7 +121,10 @@ class PublishedRun:
 
     def expected(self, attained: Attained) -> Steady:
         """By the roofline, of a load that is steady: without simulating it."""
-        load = _RunSteps(self, attained.on(MACHINES[self.machine]))
+        machine = attained.on(MACHINES[self.machine], self.shape)
+        if self.recorded is not None:
+            machine = replace(machine, recorded_tokens=self.recorded)
+        load = _RunSteps(self, machine)
         if self.rate is not None:
             return self._at_rate(load, self.rate, attained.first_token_seconds)
         if self.users is not None and self.at_once:
@@ -144,20 +159,20 @@ class PublishedRun:
         return Steady(first, end, users * self.output / end)
 
     def _of_users(self, load: _RunSteps, users: int, beside: float) -> Steady:
-        """Their prompts wait for each other as in a queue of one server with equal times."""
-        reading, decoding, step = load.reading(users), load.decoding(users), 0.0
-        rate = 0.0
-        for _ in range(_ROUNDS):
-            rate = users / (step * self.output + reading)
-            busy, before = min(_MOST_BUSY, rate * reading * (users - 1) / users), step
-            step = (step + decoding / (1 - busy)) / 2
-            if abs(step - before) < _STEADY * step:
-                break
-        first = load.first(users - 1) + beside
-        if users > 1:
-            busy = min(_MOST_BUSY, rate * load.first(users))
-            first += self.polled * step / 2 + busy / 2 / (1 - busy) * load.first(users)
-        return Steady(first, first + step * (self.output - 1), rate * self.output)
+        """They end, and come again, as steps that decode are over: who comes waits for no other's
+        prompt, and those that come together are read in one step.
+        """
+        if users == 1:
+            first, step = load.first_alone(), load.decoding(1)
+        else:
+            ends = users / self.output  # texts that end with a step
+            share = -math.expm1(-ends)  # of steps after which somebody comes
+            first = load.first_alone(ends / share)
+            step = load.decoding(users) + share * first * (users - 1) / users
+            first += self.polled * step / 2
+        rate = users * self.output / (step * self.output + first)
+        first += beside
+        return Steady(first, first + step * (self.output - 1), rate)
 
 
 class _RunSteps:
@@ -169,6 +184,10 @@ class _RunSteps:
         self._roofline = Roofline(run.shape, machine, run.machines, _BLOCK, division)
         self._new = run.prompt - run.cached
         self._chunks = math.ceil(self._new / run.step_tokens)
+        windows = run.shape.cache().windows
+        self._sights = tuple(Sight(n / len(windows), w) for w, n in Counter(windows).items())
+        pairs = (sight.share * sight.pairs(run.cached, self._new) for sight in self._sights)
+        self._pairs = sum(pairs) / self._chunks
 
     def decoding(self, seqs: float) -> float:
         return self._step(0, seqs)
@@ -181,21 +200,30 @@ class _RunSteps:
         """By which a prompt keeps the others waiting."""
         return self.first(seqs) - self._chunks * self.decoding(seqs)
 
+    def first_alone(self, together: float = 1.0) -> float:
+        """Of prompts that come together, with nobody who decodes."""
+        tokens = min(self._new, self._run.step_tokens)
+        most = max(1.0, self._run.step_tokens / self._new)
+        return self._chunks * self._step(tokens, 0, min(together, most))
+
     def together(self, prompts: int) -> float:
         """Of so many prompts, which are all of the step."""
         return self._step(self._new, 0, prompts)
 
-    def _step(self, tokens: int, seqs: float, prompts: int = 1) -> float:
+    def _step(self, tokens: int, seqs: float, prompts: float = 1) -> float:
         run = self._run
         work = Work(
-            prefill_tokens=prompts * tokens,
-            prefill_pairs=prompts * tokens * (run.cached + (self._new + 1) / 2),
-            prefill_context=prompts * (run.cached + tokens) if tokens else 0,
+            prefill_tokens=prompts * tokens,  # type: ignore[arg-type]
+            prefill_pairs=prompts * self._pairs if tokens else 0,
+            prefill_context=prompts * self._seen(run.cached, tokens) if tokens else 0,
             decode_seqs=seqs,  # type: ignore[arg-type]  # in the mean
-            decode_context=seqs * (run.prompt + run.output / 2),
+            decode_context=seqs * self._seen(run.prompt + run.output // 2 - 1, 1),
             samples=seqs + (prompts if tokens else 0),  # type: ignore[arg-type]
         )
         return self._roofline.seconds(work)
+
+    def _seen(self, start: int, count: int) -> float:
+        return sum(sight.share * sight.context(start, count) for sight in self._sights)
 
 
 def errors(runs: Sequence[PublishedRun], attained: Attained) -> dict[str, list[float]]:

@@ -82,6 +82,8 @@ class ServedLoad:
     num_met_goals: int
     tokens_out: int
     first_refusal: str | None
+    ttft: Summary
+    tpot: Summary
 
     @property
     def goodput_share(self) -> float:

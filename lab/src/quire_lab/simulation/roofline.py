@@ -34,7 +34,7 @@ class Roofline:
 
     def seconds(self, work: Work) -> float:
         machine, launches = self.machine, 0.0
-        if work.prefill_tokens:
+        if work.prefill_tokens and work.num_tokens > machine.recorded_tokens:
             launches = machine.launch_seconds * self.model.num_layers
         return machine.step_seconds + max(*self.parts(work), launches) + self._exchange(work)
 

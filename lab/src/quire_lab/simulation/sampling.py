@@ -39,9 +39,8 @@ class SimulatedModel:
             if readout.candidates:
                 place = f"{self.seed},{request_id},{chunk.start},{beams[request_id]}"
                 drawn = _log_probs(place, readout.candidates)
-                outcomes[chunk.seq_id] = Outcome(
-                    candidates=[(own_token(request_id, rank), p) for rank, p in enumerate(drawn)]
-                )
+                first = own_token(request_id, 0)
+                outcomes[chunk.seq_id] = Outcome(candidates=[*enumerate(drawn, first)])
                 beams[request_id] += 1
                 continue
             end = chunk.start + len(chunk.token_ids)
@@ -75,4 +74,4 @@ def _log_probs(place: str, count: int) -> list[float]:
     uniform = (zlib.crc32(place.encode()) + 1) / (2**32 + 1)
     likeliest = uniform ** (1 / 3)
     rest = math.log((1 - likeliest) or 1e-12)
-    return [math.log(likeliest), *(rest + half for half in _LOG_HALVES[: count - 1])]
+    return [math.log(likeliest), *[rest + half for half in _LOG_HALVES[: count - 1]]]

@@ -77,6 +77,6 @@ def test_a_plan_finds_the_rate_and_the_users_of_the_plain_searches(blocks: int, 
         lambda users: loop(users).goodput_share >= GOAL_SHARE,
         hint, max(2, 2 * saturation.most_running),
     )  # fmt: skip
-    most = planner.most_users(limits, saturation, found, planner.alone(limits))
+    most = planner.most_users(limits, saturation, found)
     assert most is not None and most.users == users
     assert _figures(most.results[0][1]) == _figures(loop(users))

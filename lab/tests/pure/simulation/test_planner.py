@@ -208,7 +208,7 @@ def test_names_of_blocks_count_only_where_somebody_gives_way(blocks: int, again:
         plan.deployment, plan.sample, plan.goals, base, found, simulator, plan.progress, None, {}
     )
     at = plan.simulator(plan.deployment.limits(), most_missed=1).run(plan.sample.at_rate(2.0))
-    assert ranking._meets(change)(2.0) == (at.goodput_share >= GOAL_SHARE)
+    assert (ranking._strain(change)(2.0) <= 1) == (at.goodput_share >= GOAL_SHARE)
     assert named == ([False, True] if again else [False])
 
 
@@ -346,15 +346,17 @@ def test_a_search_on_a_supposition_ends_where_the_plain_one_does(true: float) ->
 
     tried: list[float] = []
 
-    def meets(rate: float) -> bool:
-        tried.append(rate)
-        return rate <= true
+    expected = search(lambda rate: rate <= true)
+    for power in (0.05, 1.0, 30.0):  # how soon it hurts
 
-    expected = search(meets)
-    for off, most in ((1.0, 2), (0.99, 3), (1.05, 3), (0.7, 6), (30.0, 20), (0.0, 20)):
-        tried.clear()
-        assert foreseen(search, meets, true * off) == expected
-        assert len(tried) == len(set(tried)) <= most
+        def strain(rate: float, power: float = power) -> float:
+            tried.append(rate)
+            return (rate / true) ** power
+
+        for off, most in ((1.0, 2), (0.99, 3), (1.05, 3), (0.7, 6), (30.0, 20), (0.0, 20)):
+            tried.clear()
+            assert foreseen(search, strain, true * off) == expected
+            assert len(tried) == len(set(tried)) <= most
 
 
 def test_baselines_reserve_what_the_paper_says() -> None:
@@ -394,7 +396,7 @@ def test_the_most_users_who_meet_the_goals() -> None:
     limits = plan.deployment.limits()
     saturation = plan.saturation(limits)
     goodput = plan.goodput(limits, saturation)
-    found = plan.most_users(limits, saturation, goodput, plan.alone(limits))
+    found = plan.most_users(limits, saturation, goodput)
     assert found is not None
     ((_, result),) = found.results
     assert 1 < found.users == result.most_running

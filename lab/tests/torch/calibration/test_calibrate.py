@@ -157,6 +157,9 @@ def test_what_was_measured_is_taken_up_again(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("quire_lab.calibration.calibrate.serve", serve_noted)
         calibrate(config, lambda *told: calls.append(told), path=path)
+    assert [text for text, _ in calls if text.endswith(", kept")] == [
+        f"{text}, kept" for text in seen[:5]
+    ]
     count = len(calls) // 4
     assert len(served) == 1 + 4 * count - 5  # and one to warm up
     shares = [share for _, share in calls]

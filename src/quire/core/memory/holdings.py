@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from quire.core.memory.blocks import OUTSIDE, BlockHash, BlockMove, MoveKind
 from quire.core.memory.kept import Hits
@@ -83,8 +84,9 @@ class Occupancy:
     def fill(self, table: BlockList, first: int = 0) -> None:
         """Count the tokens in a table's blocks from ``blocks[first]`` on."""
         size, filled, blocks = self._block_size, self.filled, table.blocks
-        for index in range(first, table.filled(size)):
-            block, tokens = blocks[index], table.tokens_in(index, size)
+        last = table.filled(size) - 1  # all before it are full
+        for index in range(first, last + 1):
+            block, tokens = blocks[index], size if index < last else table.tokens_in(index, size)
             before = filled.get(block, 0)
             if tokens > before:
                 self.used += tokens - before
@@ -113,8 +115,7 @@ class Occupancy:
 
     def empty(self, blocks: Iterable[int]) -> None:
         """These blocks have no owner any more."""
-        for block in blocks:
-            self.used -= self.filled.pop(block, 0)
+        self.used -= sum(map(self.filled.pop, blocks, repeat(0)))
 
     def recount(self, tables: Iterable[BlockList]) -> bool:
         """Count everything afresh; whether anything was wrong."""

@@ -159,8 +159,17 @@ class BlockPool:
 
     def take_all(self, count: int) -> tuple[list[int], list[float]]:
         """``take`` as often; the blocks, and what each is ``charged`` at this moment."""
-        blocks = [self.take() for _ in range(count)]
-        charged = self._charged
+        blank, charged = self._blank, self._charged
+        if not isinstance(blank, list) or len(blank) < count:
+            blocks = [self.take() for _ in range(count)]
+            return blocks, [charged[block] for block in blocks]
+        blocks = blank[: -count - 1 : -1]
+        del blank[len(blank) - count :]
+        counts, since, found, now = self.ref_counts, self._since, self.times_found, self.now
+        for block in blocks:
+            counts[block], since[block], found[block] = 1, now, 0
+        if self.touched is not None:
+            self.touched.update(blocks)
         return blocks, [charged[block] for block in blocks]
 
     def share(self, block: int) -> None:
@@ -218,24 +227,23 @@ class BlockPool:
             ``charge`` and what is owed for all of them; the blocks that are free now.
         """
         counts, charged, since, now = self.ref_counts, self._charged, self._since, self.now
-        freed, keeps, hashes = [], bool(self._until), self._hashes
+        freed, touched = [], self.touched
         for block, entry in zip(blocks, entries, strict=True):
             owners = counts[block]
             until_now = charged[block] = charged[block] + (now - since[block]) / owners
             charge += until_now - entry
             since[block] = now
             counts[block] = owners - 1
-            if self.touched is not None:
-                self.touched.add(block)
-            if owners > 1:
-                continue
-            freed.append(block)
+            if touched is not None:
+                touched.add(block)
+            if owners == 1:
+                freed.append(block)
+        hashes = self._hashes
+        for block in freed:
             if block not in hashes:
                 self._blank.append(block)
-            elif keeps:
-                self._cache(block)
             else:
-                self._cached[block] = None
+                self._cache(block)
         return charge, freed
 
     def charged(self, block: int) -> float:

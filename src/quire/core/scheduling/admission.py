@@ -247,13 +247,17 @@ def _refuse_too_long(request: Request, known: int, allocator: KVAllocator) -> No
     width, longest = request.params.width, known + max(request.max_tokens, 1) - 1
     forks = [(known, longest)] * (width - 1)
 
+    whole = Demand(longest, (), forks, 0, width, longest)
+    if allocator.fit(whole).when is not When.NEVER:
+        return
+
     def never(tokens: int) -> bool:
         return allocator.fit(Demand(tokens, longest=tokens)).when is When.NEVER
 
     for name, what, demand in (
         ("prompt", f"a prompt of {known} tokens", Demand(known, longest=known)),
         ("max_tokens", f"{longest} tokens", Demand(longest, longest=longest)),
-        ("n", f"{width} branches", Demand(longest, (), forks, 0, width, longest)),
+        ("n", f"{width} branches", whole),
     ):
         fit = allocator.fit(demand)
         if fit.when is When.NEVER:

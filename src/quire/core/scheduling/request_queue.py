@@ -48,6 +48,7 @@ class RequestQueue:
         self.num_new_tokens = 0  # of the newcomers' prompts
         self.num_left = 0  # newcomers that have been let in, or have ended before
         self.sitting: frozenset[str] = frozenset()  # requests that are not let in again yet
+        self._wide: dict[SequenceGroup, None] = {}  # that run, and may be of many branches
         self._back: list[SequenceGroup] = []  # they wait, but have been let in before
         self._arrivals: list[SequenceGroup] = []  # the newcomers, in order of arrival
 
@@ -70,7 +71,7 @@ class RequestQueue:
 
     @property
     def num_running_seqs(self) -> int:
-        return sum(group.width for group in self.running)
+        return len(self.running) + sum(group.width - 1 for group in self._wide)
 
     def rank(self, request: Request) -> float:
         """The request's rank; among equals, the one that came first is first.
@@ -116,14 +117,18 @@ class RequestQueue:
             self.newcomers.let_in(group)
             group.begun = True
         insort(self.running, group, key=by_rank)
+        if group.request.params.width > 1:
+            self._wide[group] = None
 
     def send_back(self) -> SequenceGroup:
         """The last that runs waits from now on."""
-        return self.enqueue(self.running.pop())
+        group = self.running.pop()
+        self._wide.pop(group, None)
+        return self.enqueue(group)
 
     def suspend(self, group: SequenceGroup) -> None:
         """The group does not run, whether it did or not."""
-        if discard(self.running, group, by_rank):
+        if self._stop(group):
             self.enqueue(group)
 
     def leave(self, group: SequenceGroup) -> None:
@@ -132,7 +137,7 @@ class RequestQueue:
             self._leave_newcomers(group)
             self.newcomers.remove(group)
             return
-        was_here = discard(self.running, group, by_rank) or discard(self._back, group, by_rank)
+        was_here = self._stop(group) or discard(self._back, group, by_rank)
         if was_here and self.accounts is not None:
             self.accounts.refund(group)
 
@@ -142,6 +147,7 @@ class RequestQueue:
             for group in self.running:
                 if not group.branches:
                     self.accounts.ended(group.request)
+        self._wide = {group: None for group in self._wide if group.branches}
         self.running = [group for group in self.running if group.branches]
 
     def overdue(self, arrival: float) -> list[SequenceGroup]:
@@ -152,6 +158,11 @@ class RequestQueue:
     def residents(self) -> list[SequenceGroup]:
         """Turns that wait with the blocks of their sessions, the last first."""
         return [group for group in reversed(self.waiting) if group.status is Status.RESIDENT]
+
+    def _stop(self, group: SequenceGroup) -> bool:
+        """The group runs no more; False if it did not."""
+        self._wide.pop(group, None)
+        return discard(self.running, group, by_rank)
 
     def _leave_newcomers(self, group: SequenceGroup) -> None:
         discard(self._arrivals, group, _arrival)

@@ -25,6 +25,8 @@ _TEXTS = 256  # whose lengths are remembered
 _FADING_RATE = 120.0  # seconds after which an arrival counts for a third
 _FADING_SIZE = 0.95  # what the size of a request counts for when another has come
 _FEWEST = 4  # arrivals of which nothing is concluded
+_FADING_DRIFT = 0.9  # what a request's drift counts for when another has ended
+_MOST_DRIFT = 4.0
 _NEAR, _SOON = 0.2, 0.05  # a share of the time, or seconds, by which a good one may be off
 
 
@@ -45,6 +47,15 @@ class _Entries(NamedTuple):
     times: tuple[float, ...]
 
 
+class _Basis(NamedTuple):
+    """What was expected of a request, and the seconds that this rests on."""
+
+    expected: Expected
+    waited: float  # before anything was said
+    first: float  # from then to its first token, by steps
+    rest: float  # from there to its end
+
+
 class Forecasts(Watcher):
     """Learns the pace of steps, the lengths of texts and how many come, and grades itself.
 
@@ -63,7 +74,9 @@ class Forecasts(Watcher):
         self._scheduler, self._under_way, self._clock = scheduler, under_way, clock
         self._times, self._lengths, self._arrivals = StepTimes(), TextLengths(), ArrivalRate()
         self._gain = 1.0  # tokens of a sequence in a step
-        self._expected: dict[str, Expected] = {}
+        self._busy_since: float | None = None  # the latest step's end, where it left work
+        self._first, self._rest = Drift(), Drift()
+        self._expected: dict[str, _Basis] = {}
         self._by_origin = OrderedDict[str, Expected]()  # of the latest
         self._entries = _Entries(0.0, 0, ())
         self._wait = 0.0  # of the one that came last, to be let in
@@ -72,7 +85,8 @@ class Forecasts(Watcher):
 
     def of(self, request_id: str) -> Expected | None:
         """What is expected of a request that has not ended."""
-        return self._expected.get(request_id)
+        told = self._expected.get(request_id)
+        return told and told.expected
 
     def take(self, request_id: str) -> Expected | None:
         """What was expected of all that a client has asked for by one request; it is told once.
@@ -133,17 +147,22 @@ class Forecasts(Watcher):
         found = outlook.of(ahead.own, coming)
         left = 0.0  # of the step under way
         if step is not None:
-            left = max(0.0, self._times.seconds(StepWork.of(step)) - (now - step.now))
-        entered = (one.entered for one in ahead.newcomers if one.entered is not None)
-        self._entries = _Entries(now + left, scheduler.queue.num_left, tuple(sorted(entered)))
-        late = now - request.arrival + left
+            begun = step.now if self._busy_since is None else self._busy_since
+            left = max(0.0, self._times.seconds(StepWork.of(step)) - (now - begun))
+        drift, waited = self._first.times, now - request.arrival
+        entered = (one.entered * drift for one in ahead.newcomers if one.entered is not None)
+        made = now + left * drift
+        self._entries = _Entries(made, scheduler.queue.num_left, tuple(sorted(entered)))
         if ahead.own.entered is not None:
-            self._wait = late + ahead.own.entered
+            self._wait = waited + drift * (left + ahead.own.entered)
         if found is not None:
-            self._note(request, Expected(*(late + each for each in found)))
+            first, rest = left + found.first_token, found.end - found.first_token
+            at = waited + drift * first
+            expected = Expected(at, at + self._rest.times * rest)
+            self._note(request, _Basis(expected, waited, first, rest))
 
-    def _note(self, request: Request, expected: Expected) -> None:
-        self._expected[request.request_id] = expected
+    def _note(self, request: Request, told: _Basis) -> None:
+        self._expected[request.request_id], expected = told, told.expected
         name = request.origin.request_id
         if name:
             before = self._by_origin.pop(name, expected)
@@ -152,24 +171,30 @@ class Forecasts(Watcher):
                 self._by_origin.popitem(last=False)
 
     def took(self, taken: Taken) -> None:
+        now, begun = self._clock(), self._busy_since
+        self._busy_since = now if self._scheduler().has_work else None
         if taken.seconds is None or not taken.step.chunks:
             return
-        self._times.learn(StepWork.of(taken.step), taken.seconds)
+        # What is between two steps, those who wait for the second wait for as well.
+        seconds = taken.seconds if begun is None else now - begun
+        self._times.learn(StepWork.of(taken.step), seconds)
         rows = sum(1 for chunk in taken.step.chunks if chunk.readout is not None)
         if rows and taken.num_tokens:
             self._gain += (taken.num_tokens / rows - self._gain) * (1 - _FADING)
 
     def ended(self, state: RequestState) -> None:
         metrics, name = state.metrics, state.request.request_id
-        expected = self._expected.pop(name, None)
+        told = self._expected.pop(name, None)
         self._found.pop(name, None)
         if state.reason == "stop" and metrics.num_output_tokens:
             self._lengths.learn(metrics.num_output_tokens // max(1, len(state.outputs)))
-        if expected is None or state.error is not None or metrics.ttft is None:
+        if told is None or state.error is not None or metrics.ttft is None:
             return
         if state.reason in ("stop", "length"):
-            first = _is_true(expected.first_token, metrics.ttft)
-            self._kept.append((first, _is_true(expected.end, metrics.e2e_latency)))
+            expected, ttft, end = told.expected, metrics.ttft, metrics.e2e_latency
+            self._kept.append((_is_true(expected.first_token, ttft), _is_true(expected.end, end)))
+            self._first.learn(told.first, ttft - told.waited)
+            self._rest.learn(told.rest, end - ttft)
 
     def _output(self, group: SequenceGroup) -> int:
         """Steps in which it writes what is left, by what others have written."""
@@ -182,6 +207,26 @@ class Forecasts(Watcher):
 
 def _is_true(expected: float, found: float) -> bool:
     return abs(expected - found) <= max(_NEAR * found, _SOON)
+
+
+class Drift:
+    """How many times as long as by steps it has taken of late.
+
+    What no step tells: a pace that has just changed, those who came later and filled the steps.
+    """
+
+    def __init__(self) -> None:
+        self._log = 0.0
+
+    @property
+    def times(self) -> float:
+        return math.exp(self._log)
+
+    def learn(self, expected: float, found: float) -> None:
+        """What is over in a moment tells nothing of it."""
+        if min(expected, found) > 0 and max(expected, found) > _SOON:
+            times = min(max(found / expected, 1 / _MOST_DRIFT), _MOST_DRIFT)
+            self._log += (math.log(times) - self._log) * (1 - _FADING_DRIFT)
 
 
 class TextLengths:

@@ -31,8 +31,10 @@ class Machine:
     per_node: machines that the faster links join.
     compute_share, bandwidth_share: what large matrix products and long reads attain of the peaks.
     step_seconds: a step's fixed cost: launches, scheduling, sampling.
-    launch_seconds: that the host takes to launch a layer's kernels in a step with prompts, which
-        are not recorded; the machine computes meanwhile.
+    launch_seconds: that the host takes to launch a layer's kernels in a step with prompts; the
+        machine computes meanwhile.
+    recorded_tokens: of the largest step with prompts whose kernels are recorded, and launched
+        together.
     block_tokens: what finding a block of keys costs, in tokens that could be read meanwhile.
     is_cpu: others use its memory too, so that a pool takes less of it by default. is_tpu: neither
         Quire nor engines of GPUs compute there.
@@ -54,6 +56,7 @@ class Machine:
     bandwidth_share: float = 0.8
     step_seconds: float = 0.003
     launch_seconds: float = 0.0
+    recorded_tokens: int = 0
     block_tokens: float = 0.0
     is_cpu: bool = False
     is_tpu: bool = False

@@ -227,7 +227,7 @@ class Deployment:
         """The machine, as far as the engine attains what its data sheet says."""
         if self.engine is None:
             return self.machine
-        return self.engine.attained_of(self.machine).on(self.machine)
+        return self.engine.attained_of(self.machine).on(self.machine, self.model)
 
     @property
     def error(self) -> ErrorBar | None:

@@ -17,16 +17,25 @@ from quire_lab.simulation.planning.changes import Change, Changed
 from quire_lab.simulation.planning.deployment import Deployment
 from quire_lab.simulation.planning.search import CLOSE
 from quire_lab.simulation.planning.trials import DraftTrials
-from quire_lab.simulation.result import SimulationResult
+from quire_lab.simulation.result import ServedLoad, SimulationResult
 from quire_lab.simulation.sample import WorkloadSample
 
 GOAL_SHARE = 0.9
 """Share of the requests that must meet the goals."""
 
+_MISSED = 1.01
+
 
 def most_missed_of(count: int) -> int:
     """How many of these requests may miss the goals."""
     return math.floor((1 - GOAL_SHARE) * count + 1e-6)
+
+
+def strain_of(result: ServedLoad, goals: Goals) -> float:
+    """How near the goals are to being missed; above 1 where too few requests have met them."""
+    pairs = ((result.ttft.p90, goals.ttft), (result.tpot.p90, goals.tpot))
+    most = max((p90 / goal for p90, goal in pairs if goal is not None), default=0.0)
+    return min(most, 1.0) if result.goodput_share >= GOAL_SHARE else max(most, _MISSED)
 
 
 class Binding(Enum):

@@ -30,6 +30,7 @@ from quire_lab.simulation.planning.plan import (
     UserLoad,
     Variant,
     most_missed_of,
+    strain_of,
 )
 from quire_lab.simulation.planning.ranking import ChangeRanking
 from quire_lab.simulation.planning.search import foreseen, highest_count, highest_rate
@@ -57,9 +58,10 @@ class Planner:
         """The whole plan. ``users``, ``rate``: the load to plan for."""
         limits = self.deployment.limits()
         saturation = self.saturation(limits)
-        alone = self.alone(limits)
         rate = rate or (self.sample.rate if users is None else None)
         goodput = self.goodput(limits, saturation)
+        if not goodput.rate and not goodput.poisson:
+            self.alone(limits)  # or else nobody can meet them
         ranking = ChangeRanking(
             self.deployment,
             self.sample,
@@ -80,7 +82,7 @@ class Planner:
             asked_rate=rate,
             saturation=saturation,
             user_load=None if users is None else self.user_load(users),
-            most_users=self.most_users(limits, saturation, goodput, alone),
+            most_users=self.most_users(limits, saturation, goodput),
             goodput=goodput,
             memory_need=self.memory_need(limits, users, rate),
             enough=() if ranking.is_served else cheapest(ranking),
@@ -167,14 +169,14 @@ class Planner:
 
         return self._serve(limits, arrivals, most_missed)
 
-    def alone(self, limits: EngineLimits) -> SimulationResult | None:
-        """The result of one user, who meets the goals; None: there are no goals.
+    def alone(self, limits: EngineLimits) -> None:
+        """See that a user who is alone meets the goals, if there are any.
 
         Raises:
-            ConfigError: the user does not; with the latencies.
+            ConfigError: with the latencies.
         """
         if self.goals == Goals():
-            return None
+            return
         alone = self.closed(limits, 1)
         if alone.goodput_share < GOAL_SHARE:
             raise ConfigError(
@@ -182,19 +184,20 @@ class Planner:
                 f"{alone.ttft.p90:.3g} s and a TPOT of {alone.tpot.p90:.3g} s at the 90th "
                 "percentile; ask for no less, or take a faster machine"
             )
-        return alone
 
     def most_users(
         self,
         limits: EngineLimits,
         saturation: Saturation,
         goodput: Goodput,
-        alone: SimulationResult | None,
     ) -> UserLoad | None:
-        """The most users of whose requests GOAL_SHARE meet the goals; None if there are none."""
-        if alone is None:
+        """The most users of whose requests GOAL_SHARE meet the goals; None if there are none.
+
+        One does: who is alone is served no later than among others.
+        """
+        if self.goals == Goals():
             return None
-        found = {1: alone}
+        found: dict[int, SimulationResult] = {}
 
         def meets(users: int) -> bool:
             self.progress(f"{users} users")
@@ -205,7 +208,8 @@ class Planner:
         at = goodput.at
         hint = saturation.most_running if at is None else round(goodput.rate * at.e2e_latency.mean)
         best = highest_count(meets, max(2, hint), max(2, 2 * saturation.most_running))
-        return UserLoad(best, ((name_of(limits), found[best]),))
+        result = found[best] if best in found else self.closed(limits, best)
+        return UserLoad(best, ((name_of(limits), result),))
 
     def goodput(self, limits: EngineLimits, saturation: Saturation) -> Goodput:
         """The highest rate at which GOAL_SHARE of the requests meet the goals, to 2 %.
@@ -226,16 +230,16 @@ class Planner:
         found: dict[float, SimulationResult] = {}
         guess = 0.7 * saturation.request_rate  # where a search begins that foresees nothing
 
-        def meets(rate: float) -> bool:
+        def strain(rate: float) -> float:
             self.progress(f"{rate:.3g} requests/s")
             spare = most_missed_of(len(sample.requests))
             found[rate] = self._run(limits, partial(sample.at_rate, rate), spare)
-            return found[rate].goodput_share >= GOAL_SHARE
+            return strain_of(found[rate], self.goals)
 
         def search(meets: Callable[[float], bool]) -> tuple[float, float]:
             return highest_rate(meets, [guess], guess / 70, 30 * guess)
 
-        low, high = foreseen(search, meets, _NEAR * saturation.request_rate)
+        low, high = foreseen(search, strain, _NEAR * saturation.request_rate)
         # A failed run has stopped early: run it whole once.
         beyond = None if high == math.inf else self._run(limits, partial(sample.at_rate, high))
         return Goodput(low, found.get(low), beyond, beyond_rate=high)

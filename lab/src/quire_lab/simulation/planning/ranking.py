@@ -21,7 +21,7 @@ from quire_lab.simulation.planning.nameless import (
     nobody_gives_way,
     sooner,
 )
-from quire_lab.simulation.planning.plan import GOAL_SHARE, Goodput, Saturation, most_missed_of
+from quire_lab.simulation.planning.plan import Goodput, Saturation, most_missed_of, strain_of
 from quire_lab.simulation.planning.replicas import halves, numbers, pairs, replicated
 from quire_lab.simulation.planning.search import CLOSE, foreseen, highest_rate
 from quire_lab.simulation.recorder import KeptResults
@@ -79,7 +79,7 @@ class ChangeRanking:
         try:
             if self.goals == Goals():
                 return self._served(change) >= rate
-            return self._meets(change)(rate)
+            return self._strain(change)(rate) <= 1
         except ConfigError:
             return False
 
@@ -111,10 +111,10 @@ class ChangeRanking:
             near = abs(found.rate - best.rate) <= CLOSE * best.rate
             return found._replace(like=best.change.routing if near else None)
         self.progress(change.name)
-        meets = self._meets(change)
-        if meets((1 + _CLOSE) * best.rate):
+        strain = self._strain(change)
+        if strain((1 + _CLOSE) * best.rate) <= 1:
             return self._turned(change, start=(1 + 2 * _CLOSE) * best.rate)
-        if meets((1 - _CLOSE) * best.rate):
+        if strain((1 - _CLOSE) * best.rate) <= 1:
             return Changed(change, best.rate, best.gain, like=best.change.routing)
         return self._turned(change, start=(1 - 2 * _CLOSE) * best.rate)
 
@@ -183,9 +183,10 @@ class ChangeRanking:
     def _met(self, change: Change, start: float, guess: float) -> float:
         """The highest rate that meets the goals."""
         base, high = self.base, self.goodput.beyond_rate
-        meets = self._meets(change)
+        strain = self._strain(change)
         if not base:
             guess = 0.7 * self.saturation.request_rate
+            meets = lambda rate: strain(rate) <= 1  # noqa: E731
             return highest_rate(meets, [guess], guess / 70, 30 * guess, _CLOSE)[0]
         high = high if math.isfinite(high) else base * (1 + _CLOSE)
 
@@ -196,20 +197,20 @@ class ChangeRanking:
                 return highest_rate(meets, [], 0.0, 30 * base, _CLOSE, low=high)
             return (base, high) if meets(base) else (0.0, base)
 
-        return foreseen(search, meets, guess)[0]
+        return foreseen(search, strain, guess)[0]
 
-    def _meets(self, change: Change) -> Callable[[float], bool]:
-        """Whether the goals are met at a rate, for as long with several replicas as with one."""
+    def _strain(self, change: Change) -> Callable[[float], float]:
+        """``strain_of`` a rate, for as long with several replicas as with one."""
         sample = self.sample.lengthened(change.replicas)
         if self.goodput.poisson is not None:
             sample = replace(sample, has_times=False)
         spare = most_missed_of(len(sample.requests))
 
-        def meets(rate: float) -> bool:
+        def strain(rate: float) -> float:
             result = self._run(change, partial(sample.at_rate, rate), spare)
-            return result.goodput_share >= GOAL_SHARE
+            return strain_of(result, self.goals)
 
-        return meets
+        return strain
 
     def _run(
         self,

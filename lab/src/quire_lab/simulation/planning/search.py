@@ -9,6 +9,8 @@ CLOSE = 0.02
 """Share to which a rate is found; a change that gains less is none."""
 
 _FIRST_STEP = 1.1  # each further step is the square of the one before
+_LEAST = 0.1  # strains below are taken for it
+_MIDDLE = 0.15  # no nearer to either end of an interval is the next trial, which must halve it too
 
 
 def highest_rate(
@@ -80,10 +82,11 @@ def lowest_count(meets: Callable[[int], bool], hint: int, least: int, most: int)
 
 def foreseen(
     search: Callable[[Callable[[float], bool]], tuple[float, float]],
-    meets: Callable[[float], bool],
+    strain: Callable[[float], float],
     guess: float,
 ) -> tuple[float, float]:
-    """What ``search(meets)`` gives, in fewer trials if that is near ``guess``.
+    """What ``search`` gives of rates whose strain is at most 1, in fewer trials if that is near
+    ``guess``.
 
     search: ends at the highest rate that is met and the lowest that is not, of those that it asks
         about. It is run on a supposition, and only the two rates that it ends at are tried, until
@@ -91,6 +94,7 @@ def foreseen(
         searches here take for granted, it would have ended there by trials of its own.
     """
     low, high, step = 0.0, math.inf, 1.0  # the highest that was met, the lowest that was not
+    found: dict[float, float] = {}
 
     def supposed(rate: float) -> bool:
         return rate <= guess
@@ -100,14 +104,22 @@ def foreseen(
         rate = next((one for one in (first_missed, last_met) if low < one < high), None)
         if rate is None:
             return last_met, first_missed
-        if meets(rate):
+        found[rate] = strain(rate)
+        if found[rate] <= 1:
             low = rate
         else:
             high = rate
         if low <= guess < high:
             continue  # as was supposed
         if low and high < math.inf:
-            guess = math.sqrt(low * high)
+            guess = _crossing(low, found[low], high, found[high])
         else:
             guess = low * step if low else math.nextafter(high / step, 0.0)
             step = max(_FIRST_STEP, step * step)
+
+
+def _crossing(low: float, met: float, high: float, missed: float) -> float:
+    """About where a strain is 1 that is ``met`` at one place and ``missed`` at a higher one."""
+    met, missed = math.log(max(met, _LEAST)), math.log(min(missed, 1 / _LEAST))
+    share = min(max(-met / (missed - met), _MIDDLE), 1 - _MIDDLE)
+    return low * math.exp(share * math.log(high / low))
