@@ -472,6 +472,30 @@ def test_contents_that_callers_keep_are_taken_last() -> None:
     assert texts.grow(2, [4]), "if there is no other"
 
 
+def test_whoever_has_much_kept_does_not_make_others_look_through_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = Texts(400, 4, [(1, None), (1, FAR)])
+    for number in range(100):  # a page of each KV group, and a block of each is kept
+        texts.admit(number, [4 * number + i for i in range(4)])
+        texts.allocator.keep(number, 1, 100.0)
+        texts.leave(number)
+    texts.admit(100, [*range(1000, 1400)])
+    texts.leave(100)
+    looked, keeps = [], SharedPool.keeps
+    monkeypatch.setattr(SharedPool, "keeps", lambda *a: looked.append(a) or keeps(*a))
+    texts.admit(101, [*range(2000, 2400)])
+    assert len(looked) <= 800, "each page is met twice at most, however many are taken"
+    check_pages(texts.allocator)
+    texts.allocator.advance(200.0)  # what was kept is as all others
+    texts.leave(101)
+    for number in range(3):
+        texts.admit(number, [3000 + 400 * number + i for i in range(400)])
+        check_pages(texts.allocator)
+        texts.leave(number)
+    assert texts.allocator.fit(texts.demand([0, 1, 2, 3])).cached == 0
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_text_whose_blocks_lie_scattered_does_not_wait_for_ever(*, swapped: bool) -> None:
     texts = Texts(36, 5, [(1, None), (5, Window(20, 64))])
