@@ -490,7 +490,8 @@ MUTANTS = (
         f"{_MEMORY}/paged.py",
         "            block = table.blocks[index]\n            self.device.invalidate(block)\n",
         "            block = table.blocks[index]\n",
-        _MACHINE,
+        f"{_OF_MEMORY}/test_contents.py"
+        "::test_what_follows_tokens_that_were_taken_back_is_found_by_its_own_name",
     ),
     Mutant(
         "a trim cuts a block that a fork shares",

@@ -215,7 +215,7 @@ class UnsupportedThreadError(RequestError):
 
 
 class TooManyWatchersError(OverloadedError):
-    """No further client may watch all blocks."""
+    """No further client may watch all blocks, or no further question about the engine wait."""
 
 
 class UnknownRequestError(RequestError):

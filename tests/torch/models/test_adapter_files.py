@@ -193,7 +193,6 @@ def test_magnitudes_that_cannot_be_taken_are_refused_by_name(tmp_path: Path) -> 
         check_adapter(save_dora(tmp_path, torch.ones(12)), {Q: opposite}, 16).read()
     tiny = MODULES[Q]._replace(product=PlainLinear(torch.full((12, 8), 1e-3 - 4.0)))
 
-
     with pytest.raises(ModelError, match="lora_magnitude_vector is beyond all numbers"):
         check_adapter(save_dora(tmp_path, torch.full((12,), 3e38)), {Q: tiny}, 16).read()
 

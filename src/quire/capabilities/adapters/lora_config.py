@@ -99,8 +99,9 @@ def _refuse_other_kinds(source: Path, fields: Mapping[str, Any]) -> None:
     begun = str(fields.get("init_lora_weights", True)).lower()
     if begun.startswith(_CHANGE_THE_BASE):
         raise ModelError(
-            f"{source}: init_lora_weights {shown(begun)} changes the base's own weights; convert the "
-            "adapter to plain LoRA (save_pretrained with path_initial_model_for_weight_conversion)"
+            f"{source}: init_lora_weights {shown(begun)} changes the base's own weights; convert "
+            "the adapter to plain LoRA (save_pretrained with "
+            "path_initial_model_for_weight_conversion)"
         )
     for name in sorted(fields):
         if fields[name] and name not in _OF_TRAINING:
