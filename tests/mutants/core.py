@@ -486,6 +486,24 @@ MUTANTS = (
         "test_what_follows_tokens_that_were_taken_back_is_found_by_its_own_name",
     ),
     Mutant(
+        "whoever wants a page looks through all that callers keep",
+        f"{_MEMORY}/pages.py",
+        "            self._kept[page] = self._idle.pop(page)\n        for",
+        "            self._idle.move_to_end(page)\n            if len(self._idle) == sum(\n"
+        "                pool.keeps(one) for one, (_, pool) in self._idle.items()\n"
+        "            ):\n                break",
+        f"{_OF_MEMORY}/test_pages.py"
+        "::test_whoever_has_much_kept_does_not_make_others_look_through_it",
+    ),
+    Mutant(
+        "pages whose blocks are kept no longer are still taken last",
+        f"{_MEMORY}/pages.py",
+        "self._pages.kept_no_longer({block // self._pages.units for block in blocks})",
+        "pass",
+        f"{_OF_MEMORY}/test_pages.py"
+        "::test_whoever_has_much_kept_does_not_make_others_look_through_it",
+    ),
+    Mutant(
         "a trim leaves findable what is written over",
         f"{_MEMORY}/paged.py",
         "            block = table.blocks[index]\n            self.device.invalidate(block)\n",
