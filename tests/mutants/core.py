@@ -489,9 +489,9 @@ MUTANTS = (
         "whoever wants a page looks through all that callers keep",
         f"{_MEMORY}/pages.py",
         "            self._kept[page] = self._idle.pop(page)\n        for",
-        "            self._idle.move_to_end(page)\n            if len(self._idle) == sum(\n"
-        "                pool.keeps(one) for one, (_, pool) in self._idle.items()\n"
-        "            ):\n                break",
+        "            all_of_them = ((one, *entry) for one, entry in self._idle.items())\n"
+        "            return next((one for one in all_of_them if kept or not one[2].keeps(one[0])), None)\n"
+        "        for",
         f"{_OF_MEMORY}/test_pages.py"
         "::test_whoever_has_much_kept_does_not_make_others_look_through_it",
     ),
@@ -500,8 +500,7 @@ MUTANTS = (
         f"{_MEMORY}/pages.py",
         "self._pages.kept_no_longer({block // self._pages.units for block in blocks})",
         "pass",
-        f"{_OF_MEMORY}/test_pages.py"
-        "::test_whoever_has_much_kept_does_not_make_others_look_through_it",
+        f"{_OF_MEMORY}/test_pages.py::test_pages_of_what_is_kept_no_longer_are_taken_first_again",
     ),
     Mutant(
         "a trim leaves findable what is written over",

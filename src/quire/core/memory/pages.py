@@ -75,8 +75,7 @@ class SharedPages:
         self._empty: list[int] = []  # a stack, and below it the pages that nobody has had
         self._untouched = 0  # the first of these
         self._idle: OrderedDict[int, tuple[float, SharedPool]] = OrderedDict()
-        # Older ones, which were passed over, since callers keep blocks there: so that one who asks
-        # for much to be kept does not make others look through it for each page.
+        # Older ones, passed over since callers keep blocks there: so that nobody looks twice.
         self._kept: OrderedDict[int, tuple[float, SharedPool]] = OrderedDict()
         self._ranked: dict[int, SharedPool] = {}  # idle ones, too, of the pool that ranks
 

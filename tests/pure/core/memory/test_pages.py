@@ -487,13 +487,30 @@ def test_whoever_has_much_kept_does_not_make_others_look_through_it(
     texts.admit(101, [*range(2000, 2400)])
     assert len(looked) <= 800, "each page is met twice at most, however many are taken"
     check_pages(texts.allocator)
-    texts.allocator.advance(200.0)  # what was kept is as all others
-    texts.leave(101)
-    for number in range(3):
-        texts.admit(number, [3000 + 400 * number + i for i in range(400)])
-        check_pages(texts.allocator)
-        texts.leave(number)
-    assert texts.allocator.fit(texts.demand([0, 1, 2, 3])).cached == 0
+
+
+def test_pages_of_what_is_kept_no_longer_are_taken_first_again() -> None:
+    texts = Texts(400, 4, [(1, None), (1, FAR)])
+
+    def come_and_go(numbers: range, *, kept: bool = False) -> None:
+        for number in numbers:  # a page of each KV group
+            texts.allocator.advance(number)
+            texts.admit(number, [4 * number + i for i in range(4)])
+            if kept:
+                texts.allocator.keep(number, 4, 235.0)
+            texts.leave(number)
+
+    def found(number: int) -> int:
+        return texts.allocator.fit(texts.demand([*range(4 * number, 4 * number + 4), 9])).cached
+
+    come_and_go(range(50), kept=True)
+    come_and_go(range(50, 230))
+    check_pages(texts.allocator)
+    assert [found(number) for number in range(50)] == [4] * 50
+    come_and_go(range(230, 350))
+    check_pages(texts.allocator)
+    assert [found(number) for number in range(50)] == [0] * 50
+    assert found(200) == 4, "it came later"
 
 
 @pytest.mark.parametrize("swapped", [False, True])
