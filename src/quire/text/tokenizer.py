@@ -403,13 +403,27 @@ class JsonTokenizer(_Templated):
     def encode_pair(self, first: str, second: str, most: int | None = None) -> Pair:
         with _whatever_happens():
             a, b = self._backend.encode_batch_fast([first, second], add_special_tokens=False)
-        if most is not None:
-            room = room_between(most, self._backend.num_special_tokens_to_add(True))
-            kept = longest_first(len(a), len(b), room)
-            a.truncate(kept[0])
-            b.truncate(kept[1])
-        whole = self._backend.post_process(a, b)
-        return Pair.of_types(whole.ids, whole.type_ids)
+            if most is None:
+                whole = self._backend.post_process(a, b)
+                return Pair.of_types(whole.ids, whole.type_ids)
+            one, other = self._backend.encode_batch_fast(["a", "b"], add_special_tokens=False)
+            form = self._backend.post_process(one, other)
+        if not (len(one) and len(other)):
+            text = "pairs cannot be cut: this model's tokenizer knows no a and no b"
+            raise RequestError(text, "truncate_prompt_tokens")
+        room = room_between(most, self._backend.num_special_tokens_to_add(True))
+        kept = longest_first(len(a), len(b), room)
+        # Not by the library, which keeps all that it cuts off, each piece beside each of the other
+        # text's: gigabytes, of texts of some kilobytes.
+        texts, begins, met = iter((a.ids[: kept[0]], b.ids[: kept[1]])), (0, len(one)), 0
+        ids, types = list[int](), list[int]()
+        both = zip(form.ids, form.type_ids, form.special_tokens_mask, strict=True)
+        for id, type, special in both:
+            own = [id] if special else next(texts) if met in begins else []
+            met += not special
+            ids += own
+            types += [type] * len(own)
+        return Pair.of_types(ids, types)
 
     def count(self, text: str) -> int:
         with _whatever_happens():
