@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, suppress
 from attacks.attack import DROPPED, SERVED, Attack, completion
 from attacks.crowd import crowd
 from attacks.fields import most_outputs
-from attacks.target import CLOSED, Target, http_request
+from attacks.target import CLOSED, LEFT, Target, http_request
 
 _HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 _BODY = _HEAD + b"content-length: %d\r\n\r\n"
@@ -93,6 +93,14 @@ def hanging_up(target: Target) -> None:
     target.together(8, client)
 
 
+def asking(target: Target) -> None:
+    """Ask the page's questions, each another one and at length, and leave at once."""
+    for number, _ in enumerate(target.rounds(pause=0.002)):
+        path = f"/v1/quire/requests/{'x' * 40_000}{number}"
+        with suppress(OSError), closing(target.connect()) as connection:
+            connection.sendall(http_request(path, b"", "GET"))
+
+
 def endless(piece: bytes) -> Callable[[Target], None]:
     """A request whose headers do not end: up to 64 KB every few milliseconds."""
 
@@ -168,6 +176,7 @@ def random_bytes(target: Target) -> None:
 CONNECTIONS = (
     Attack("2,000 connections, no request", holding(2000, lambda _: b""), DROPPED),
     Attack("10,000 that have been answered", holding(10_000, lambda _: _ANSWERED), DROPPED),
+    Attack("questions of nobody's page", asking, frozenset({LEFT})),
     Attack("300 who watch and never read", holding(300, lambda _: _WATCHING), DROPPED),
     Attack("2,000 requests half sent", holding(2000, lambda _: _HEAD), DROPPED),
     Attack("500 headers, byte by byte", holding(500, lambda _: _HEAD + b"x: ", b"a"), DROPPED),

@@ -38,6 +38,21 @@ MUTANTS = (
         f"{_LIVES}[1]",
     ),
     Mutant(
+        "a text that was ended after right drafts goes on without a draft model's states of them",
+        "src/quire/capabilities/speculation/behind.py",
+        "or self._end_of(chunk)",
+        "or None",
+        "tests/pure/engine/test_lives.py::test_lives_that_were_not_well_are[54002099]",
+    ),
+    Mutant(
+        "a text that goes on has all drafts that were right, though it ended before",
+        "src/quire/capabilities/speculation/behind.py",
+        "return left._replace(token_ids=left.token_ids[:count])",
+        "return left",
+        "tests/pure/capabilities/speculation/test_behind.py"
+        "::test_a_text_that_goes_on_tells_how_much_of_its_drafts_it_has",
+    ),
+    Mutant(
         "a session rests with drafts of which a draft model's states may have seen too many",
         "src/quire/core/scheduling/decoding.py",
         "rests = over and request.request_id in self._sessions",

@@ -486,11 +486,29 @@ MUTANTS = (
         "test_what_follows_tokens_that_were_taken_back_is_found_by_its_own_name",
     ),
     Mutant(
+        "whoever wants a page looks through all that callers keep",
+        f"{_MEMORY}/pages.py",
+        "            self._kept[page] = self._idle.pop(page)\n        for",
+        "            all_of_them = ((one, *entry) for one, entry in self._idle.items())\n"
+        "            return next((one for one in all_of_them if kept or not one[2].keeps(one[0])), None)\n"
+        "        for",
+        f"{_OF_MEMORY}/test_pages.py"
+        "::test_whoever_has_much_kept_does_not_make_others_look_through_it",
+    ),
+    Mutant(
+        "pages whose blocks are kept no longer are still taken last",
+        f"{_MEMORY}/pages.py",
+        "self._pages.kept_no_longer({block // self._pages.units for block in blocks})",
+        "pass",
+        f"{_OF_MEMORY}/test_pages.py::test_pages_of_what_is_kept_no_longer_are_taken_first_again",
+    ),
+    Mutant(
         "a trim leaves findable what is written over",
         f"{_MEMORY}/paged.py",
         "            block = table.blocks[index]\n            self.device.invalidate(block)\n",
         "            block = table.blocks[index]\n",
-        _MACHINE,
+        f"{_OF_MEMORY}/test_contents.py"
+        "::test_what_follows_tokens_that_were_taken_back_is_found_by_its_own_name",
     ),
     Mutant(
         "a trim cuts a block that a fork shares",

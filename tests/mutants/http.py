@@ -23,6 +23,20 @@ MUTANTS = (
     ),
     # -- the page ------------------------------------------------------------------------------
     Mutant(
+        "any number of questions about the engine wait",
+        f"{_HTTP}/live/watching.py",
+        "if len(self._waiting) >= _QUESTIONS:",
+        "if False:",
+        f"{_OF_HTTP}/test_live.py::test_many_who_ask_and_leave_keep_nobody_from_asking",
+    ),
+    Mutant(
+        "one question about the engine is put between two steps",
+        f"{_HTTP}/live/watching.py",
+        "        if took > _LONGEST:\n",
+        "        if True:\n",
+        f"{_OF_HTTP}/test_live.py::test_questions_are_put_as_there_is_time_for_them",
+    ),
+    Mutant(
         "figures of another moment than the map's, when a server is gone",
         f"{_HTTP}/page/live.js",
         "if (!signal.aborted) this.streams = false;",

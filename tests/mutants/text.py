@@ -13,6 +13,13 @@ _PIECES = f"{_OF_DIALECT}/test_pieces.py"
 
 MUTANTS = (
     Mutant(
+        "what Rust code gives up at passes by whoever catches errors",
+        f"{_TEXT}/tokenizer.py",
+        "        if type(error).__name__ != _PANIC:\n",
+        "        if True:\n",
+        f"{_OF_TEXT}/test_encoder.py::test_what_a_tokenizer_gives_up_at_ends_one_request",
+    ),
+    Mutant(
         "dropping some of a long text copies all that is left, each time",
         f"{_DIALECT}/reader.py",
         "_PIECE = 512 ",

@@ -353,6 +353,70 @@ def test_a_thousand_who_ask_at_once_cost_one_answer(monkeypatch: pytest.MonkeyPa
     assert slept == pytest.approx([0, 0.25 * 49, 0.25 * 49]), "a fiftieth of the engine's time"
 
 
+def test_many_who_ask_and_leave_keep_nobody_from_asking() -> None:
+    read, steps = list[int](), asyncio.Event()
+
+    async def call(act: Any) -> Any:
+        await steps.wait()  # a step is under way
+        return act()
+
+    async def run() -> None:
+        engine: Any = SimpleNamespace(call=call)
+        queries = watching.Queries(engine)
+
+        def ask(number: int) -> asyncio.Task[bytes]:
+            def act() -> int:
+                read.append(number)
+                return number
+
+            return asyncio.create_task(queries.ask(number, act))
+
+        first = ask(-1)
+        await asyncio.sleep(0.01)
+        many = [ask(number) for number in range(1000)]
+        await asyncio.sleep(0)
+        refused = [one for one in many if one.done() and one.exception() is not None]
+        assert len(refused) == 1000 - watching._QUESTIONS
+        with pytest.raises(TooManyWatchersError, match="questions wait already"):
+            await refused[0]
+        again = ask(0)
+        many[0].cancel()
+        many[1].cancel()
+        steps.set()
+        assert (await first, await again) == (b"-1", b"0")
+        assert await many[2] == b"2" and await ask(7777) == b"7777"
+        assert read == [-1, *range(watching._QUESTIONS), 7777]
+
+    asyncio.run(run())
+
+
+def test_questions_are_put_as_there_is_time_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = [0.0], list[int]()
+    monkeypatch.setattr(watching, "_SHARE", 1.0)
+    monkeypatch.setattr(watching, "_LONGEST", 2.5)
+    monkeypatch.setattr(
+        watching, "time", SimpleNamespace(perf_counter=lambda: clock[0], monotonic=lambda: 0.0)
+    )
+
+    async def call(act: Any) -> Any:
+        found = act()
+        calls.append(len(found[0]))
+        await asyncio.sleep(0)
+        return found
+
+    def act() -> int:
+        clock[0] += 1.0
+        return int(clock[0])
+
+    async def run() -> None:
+        queries = watching.Queries(SimpleNamespace(call=call))  # type: ignore[arg-type]
+        asked = [asyncio.create_task(queries.ask(number, act)) for number in range(7)]
+        assert [*await asyncio.gather(*asked)] == [b"%d" % number for number in range(1, 8)]
+
+    asyncio.run(run())
+    assert calls == [3, 3, 1]
+
+
 def test_pages_that_never_read_are_nobodys_burden(server: LiveServer) -> None:
     address = ("127.0.0.1", server.server.port)
     server.script(" an answer")

@@ -196,7 +196,7 @@ def try_all(originals: list[Path], seed: int, count: int) -> dict[str, Any]:
 def _serve(directory: Path) -> bool:
     """Whether the model is served; otherwise it is refused, in one line."""
     from quire import LLM, SamplingParams
-    from quire.core.errors import ModelError, QuireError, RequestError
+    from quire.core.errors import EngineError, ModelError, QuireError, RequestError
 
     params = SamplingParams(max_tokens=3, min_tokens=2, temperature=0.0)
     try:
@@ -206,7 +206,7 @@ def _serve(directory: Path) -> bool:
             llm.chat([{"role": "user", "content": "hi"}], params, use_tqdm=False)
     except QuireError as error:
         message = str(error)
-        if "step" in message:
+        if isinstance(error, EngineError):
             raise ModelError(f"a step failed: {message}") from error
         if not message or "\n" in message or len(message) > 800:
             raise ModelError(f"not one line: {message}") from error

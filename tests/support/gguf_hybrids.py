@@ -82,7 +82,10 @@ def write_hybrid(source: Path, target: Path, kind: Kind = Kind.F32) -> None:
             found, dot, end = names.get_name(name), "", ""
         assert found is not None, name
         values = np.ascontiguousarray(tensor.numpy())
-        plain = values.ndim == 1 or "conv" in found.split(".")[-1] or "gate_inp" in found
+        if found.endswith((".ssm_a", ".ssm_d")) and "_attn." not in own:
+            values = values[:, None]  # as the converter writes Mamba-2's
+        plain = values.ndim == 1 or end != "weight" or "gate_inp" in found
+        plain = plain or "conv" in found.split(".")[-1]
         uneven = values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]
         wanted = Kind.F32 if plain or uneven else kind
         writer.add_tensor(f"{found}{dot}{end}", gguf.quantize(values, wanted), raw_dtype=wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from quire.core.memory import (
     BlockPool,
@@ -93,6 +93,17 @@ def on_device(kv_group: GroupAllocator) -> list[int]:
     return blocks
 
 
+def check_idle(shared: Sequence[SharedPool]) -> None:
+    """Who wants a page is offered one without blocks that callers keep, if there is one."""
+    pages = shared[0]._pages
+    idle = {**pages._idle, **pages._kept}
+    assert len(idle) == len(pages._idle) + len(pages._kept)
+    others = {page for page, (_, pool) in idle.items() if not pool.keeps(page)}
+    offered = pages.oldest_idle(kept=False)
+    assert offered[0] in others if offered else not others
+    assert (pages.oldest_idle(kept=True) is None) is not bool(idle)
+
+
 def check_pages(allocator: LayeredAllocator) -> None:
     """Pages have one owner each; numbers are those that brute force finds."""
     pools = [one.device for one in allocator.kv_groups]
@@ -117,6 +128,7 @@ def check_pages(allocator: LayeredAllocator) -> None:
         assert pool.num_free == per_page * (count - busy + len(own)) - own.total()
         cached = _cached(pool)
         assert sorted(pool.cached_blocks()) == cached and pool.num_cached == len(cached)
+    check_idle(shared)
     usage = allocator.usage()
     assert min(usage) >= 0 and usage.capacity == count * units * size
     padding = (

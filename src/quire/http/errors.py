@@ -215,7 +215,7 @@ class UnsupportedThreadError(RequestError):
 
 
 class TooManyWatchersError(OverloadedError):
-    """No further client may watch all blocks."""
+    """No further client may watch all blocks, or no further question about the engine wait."""
 
 
 class UnknownRequestError(RequestError):
@@ -307,7 +307,8 @@ def refusal(scope: Scope, error: Exception) -> Response:
 
 def what_there_is(request: Request) -> HTTPException:
     """The error of a path or a method that no route has, with what there is in its place."""
-    path, routes = shown(request.url.path), list(routes_of(request.app.routes))
+    asked: str = request.scope["path"]  # a URL is also made of the header Host, which may lie
+    path, routes = shown(asked), list(routes_of(request.app.routes))
     matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
     methods = {method for route in matching for method in route.methods or ()}
     if methods:
@@ -315,7 +316,7 @@ def what_there_is(request: Request) -> HTTPException:
         text = f"{path} takes {allowed}, not {shown(request.method)}"
         return HTTPException(405, text, {"allow": allowed})
     known = [route.path for route in routes]
-    close = difflib.get_close_matches(request.url.path[:_MOST], known, n=1)
+    close = difflib.get_close_matches(asked[:_MOST], known, n=1)
     hint = f"did you mean {close[0]}?" if close else "/docs tells what there is"
     return HTTPException(404, f"there is no {path}; {hint}")
 

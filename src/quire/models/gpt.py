@@ -223,7 +223,7 @@ def _plan(
         positions=positions_of(fields, shape),
         ropes=() if rope is None else (rope,),
         rope_of=(None if rope is None else 0,) * layers,
-        norm=NormKind(fields.get("layer_norm_eps", float, 1e-5), centred=True, bias=True),
+        norm=NormKind(fields.epsilon("layer_norm_eps", 1e-5), centred=True, bias=True),
         biases=Biases(),
         activation=fields.choice("hidden_act", ACTIVATIONS, activation),
         gated=False,

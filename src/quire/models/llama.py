@@ -100,7 +100,7 @@ def _says(fields: ConfigFields, truth: bool | str, default: bool = False) -> boo
 
 
 def _eps(fields: ConfigFields, traits: Traits) -> float:
-    return traits.eps if isinstance(traits.eps, float) else fields.get(traits.eps, float)
+    return traits.eps if isinstance(traits.eps, float) else fields.epsilon(traits.eps)
 
 
 FAMILY = Family(tuple(TRAITS), read, {name: traits.foreign for name, traits in TRAITS.items()})

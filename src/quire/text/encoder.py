@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -124,7 +125,8 @@ class Encoder:
     ) -> list[int]:
         """The tokens of a text; RequestError, naming ``field``, if they cannot fit."""
         self._check_text(field, text, to_be_cut=to_be_cut)
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        with _naming(field):
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def encode_pair(self, field: str, first: str, second: str, most: int | None = None) -> Pair:
         """Two texts as one prompt, cut to ``most`` tokens; RequestError if they cannot fit."""
@@ -162,7 +164,8 @@ class Encoder:
             piece = text[start : start + _PIECE]
             if self.tokenizer.longest_token is None:
                 piece = piece.strip()  # a token of the piece beside it may take all these spaces
-            count += self.tokenizer.count(piece)
+            with _naming(field):
+                count += self.tokenizer.count(piece)
             if count > _SLACK * self.max_tokens:
                 at_least = count // _SLACK
                 length = f"more than {at_least} tokens"
@@ -175,6 +178,15 @@ class Encoder:
             return RequestError(text, field)
         longest = self.max_tokens
         return ContextLengthError(text, field, tokens, min(most, longest), longest)
+
+
+@contextmanager
+def _naming(field: str) -> Iterator[None]:
+    """The tokenizer, which refuses a text, does not know which field it is of."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{field}: {error}", field) from None
 
 
 def weight(value: object, at_most: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import tokenizers
 from tokenizers.models import BPE, Unigram
 
-from quire.core.errors import ModelError, reason
+from quire.core.errors import ModelError, RequestError, reason
 from quire.models.files import check_plain
 from quire.models.gguf import is_gguf, open_gguf
 from quire.text.added_tokens import end_names, join_tokens, read_settings
@@ -26,6 +27,20 @@ from quire.text.sandbox import Renderer
 
 _WORDS_KEPT = 2_000
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_PANIC = "PanicException"  # pyo3's; no module has it
+
+
+@contextmanager
+def _whatever_happens() -> Iterator[None]:
+    """Make an error of a request of what its text leads the library's Rust code to give up at, as
+    a search that takes too long. What pyo3 raises then passes by ``except Exception``.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
+            raise
+        raise RequestError(f"the model's tokenizer gave up: {reason(error)}", "prompt") from None
 
 
 def bound_words(backend: tokenizers.Tokenizer) -> None:
@@ -306,6 +321,14 @@ def load_tokenizer(
     It may be a GGUF file. ``tokenizer.json`` is read directly; a directory without one goes through
     transformers. renderer: see ``ChatTemplate``.
     """
+    try:
+        with _whatever_happens():
+            return _load(directory, chat_template, renderer)
+    except RequestError as error:  # with no text at all
+        raise ModelError(f"{directory}: {error}") from None
+
+
+def _load(directory: Path, chat_template: str | None, renderer: Renderer | None) -> Tokenizer:
     if is_gguf(directory):
         backend, config = read_tokenizer(open_gguf(directory))
         template = ChatTemplate.load(directory, config, chat_template, renderer)
@@ -373,26 +396,44 @@ class JsonTokenizer(_Templated):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         # Unlike encode, encode_batch_fast lets other threads run.
-        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return encoding.ids
+        with _whatever_happens():
+            (one,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return one.ids
 
     def encode_pair(self, first: str, second: str, most: int | None = None) -> Pair:
-        a, b = self._backend.encode_batch_fast([first, second], add_special_tokens=False)
-        if most is not None:
-            room = room_between(most, self._backend.num_special_tokens_to_add(True))
-            kept = longest_first(len(a), len(b), room)
-            a.truncate(kept[0])
-            b.truncate(kept[1])
-        whole = self._backend.post_process(a, b)
-        return Pair.of_types(whole.ids, whole.type_ids)
+        with _whatever_happens():
+            a, b = self._backend.encode_batch_fast([first, second], add_special_tokens=False)
+            if most is None:
+                whole = self._backend.post_process(a, b)
+                return Pair.of_types(whole.ids, whole.type_ids)
+            one, other = self._backend.encode_batch_fast(["a", "b"], add_special_tokens=False)
+            form = self._backend.post_process(one, other)
+        if not (len(one) and len(other)):
+            text = "pairs cannot be cut: this model's tokenizer knows no a and no b"
+            raise RequestError(text, "truncate_prompt_tokens")
+        room = room_between(most, self._backend.num_special_tokens_to_add(True))
+        kept = longest_first(len(a), len(b), room)
+        # Not by the library, which keeps all that it cuts off, each piece beside each of the other
+        # text's: gigabytes, of texts of some kilobytes.
+        texts, begins, met = iter((a.ids[: kept[0]], b.ids[: kept[1]])), (0, len(one)), 0
+        ids, types = list[int](), list[int]()
+        both = zip(form.ids, form.type_ids, form.special_tokens_mask, strict=True)
+        for id, type, special in both:
+            own = [id] if special else next(texts) if met in begins else []
+            met += not special
+            ids += own
+            types += [type] * len(own)
+        return Pair.of_types(ids, types)
 
     def count(self, text: str) -> int:
-        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        with _whatever_happens():
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
         return len(encoding)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         if self.own_texts.strips is None:
-            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+            with _whatever_happens():
+                return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         dropped = self.special_ids if skip_special_tokens else ()
         return self.own_texts.join(id for id in token_ids if id not in dropped)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,16 +15,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex
 from tokenizers import Tokenizer as Backend
+from tokenizers.pre_tokenizers import Split
 
 import quire
-from quire.core.errors import RequestError
+from quire.core.errors import ModelError, RequestError
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.text import encoder as encoder_module
 from quire.text.encoder import MAX_CHARACTERS, MAX_TOKENS, Encoder, weight
 from quire.text.params import SamplingParams
 from quire.text.tokenizer import JsonTokenizer, load_tokenizer
-from support.small_tokenizers import BOUNDED, UNBOUNDED, unigram, word_piece
+from support.small_tokenizers import BOUNDED, UNBOUNDED, byte_level, unigram, word_piece
 
 DEMO = Path(quire.__file__).parent / "models/demo"
 TOKENIZER = load_tokenizer(DEMO)
@@ -251,3 +256,28 @@ def test_weight_is_not_taken_further_than_asked() -> None:
     for _ in range(10_000):
         deep = [deep]
     assert weight(deep, 50) == 51
+
+
+def test_what_a_tokenizer_gives_up_at_ends_one_request() -> None:
+    """Searches of a model's file may take too long for its own library, which then panics."""
+    backend = byte_level(before=[Split(Regex("(a+)+b"), "isolated")])
+    encoder = Encoder(JsonTokenizer(backend, None), 5000)
+    for give in (encoder.encode, partial(encoder.encode, to_be_cut=True)):
+        with pytest.raises(RequestError, match="suffix: the model's tokenizer gave up: ") as raised:
+            give("suffix", "a" * 40)
+        assert raised.value.field == "suffix"
+    with pytest.raises(RequestError, match="gave up"):
+        encoder.encode_pair("prompt", "a" * 40, "b")
+    with pytest.raises(RequestError, match="gave up"):
+        encoder.encode("prompt", "a" * (PIECE + 1))
+    assert encoder.encode("prompt", "the town") == [*backend.encode("the town").ids]
+
+
+def test_a_file_that_its_library_gives_up_at_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(DEMO, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["continuing_subword_prefix"] = "x" * 3  # longer than a token that is merged
+    file.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="the model's tokenizer gave up: "):
+        load_tokenizer(tmp_path)

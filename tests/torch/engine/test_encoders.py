@@ -6,6 +6,7 @@ The references are transformers' own models, a text at a time, pooled as sentenc
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from starlette.testclient import TestClient
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, processors
 
 from quire import LLM, PoolingParams
 from quire.core.errors import ConfigError, EngineError, ModelError, RequestError
@@ -22,8 +23,9 @@ from quire.http.app import create_app
 from quire.http.config.server import ServerConfig
 from quire.models.encoder import EncoderModel, TextBatch
 from quire.text.params import Pooling
-from quire.text.tokenizer import load_tokenizer
+from quire.text.tokenizer import JsonTokenizer, load_tokenizer
 from support.small_encoders import make_encoder, tokenizer
+from support.small_tokenizers import byte_level
 
 FAMILIES = ("Bert", "Roberta", "MPNet", "DistilBert", "ModernBert", "Gemma3Text")
 TEXTS = ["a bird that swims", "the stone", "penguin", "a cat , the fish . " * 4,
@@ -140,6 +142,26 @@ def test_pairs_are_cut_as_the_library_cuts_them(bert: Path) -> None:
             assert (pair.token_ids, pair.second_from) == (whole.ids, whole.type_ids.index(1))
     with pytest.raises(RequestError, match="at least 5"):
         own.encode_pair("a", "a", 4)
+
+
+def test_what_is_cut_off_of_a_pair_takes_nothing(bert: Path) -> None:
+    own = load_tokenizer(bert)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pair = own.encode_pair("a bird " * 2500, "the stone " * 2500, 7)
+    assert len(pair.token_ids) == 7 and pair.second_from == 4
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10, "in KiB"
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_pairs_of_tokenizers_of_other_kinds_are_cut_as_well(around: bool) -> None:
+    backend = byte_level(special=[AddedToken("<s>", special=True)])
+    if around:
+        backend.post_processor = processors.RobertaProcessing(("<s>", 400), ("<s>", 400))
+    own, first, second = JsonTokenizer(backend, None), "a naïve town " * 9, "b" * 40
+    for most in range(6, 60, 7):
+        other = Tokenizer.from_str(backend.to_str())
+        other.enable_truncation(most, strategy="longest_first")
+        assert own.encode_pair(first, second, most).token_ids == other.encode(first, second).ids
 
 
 def test_over_http(bert: Path, judge: Path) -> None:

@@ -49,6 +49,10 @@ def save(directory: Path, **fields: Any) -> Path:
     ("fields", "message"),
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; supported: LORA"),
+        ({"peft_type": "x" * 5000}, r"^.{,400}\.\.\.; supported: LORA$"),
+        ({"bias": ["x"] * 5000}, r"^.{,400}\.\.\.; supported: none; or fold .*$"),
+        ({"init_lora_weights": "pissa" * 1000}, r"^.{,400}\.\.\. changes the base's .*$"),
+        ({"x" * 5000: 1}, r"^.{,400}\.\.\. is not computed here; fold .*$"),
         ({"use_dora": True}, "use_dora is true, but model.*q_proj has no lora_magnitude_vector"),
         ({"bias": "all"}, "bias is 'all'"),
         (
@@ -187,6 +191,23 @@ def test_magnitudes_that_cannot_be_taken_are_refused_by_name(tmp_path: Path) -> 
     opposite = MODULES[Q]._replace(product=PlainLinear(torch.full((12, 8), -4.0)))
     with pytest.raises(ModelError, match="leaves an output no weights"):
         check_adapter(save_dora(tmp_path, torch.ones(12)), {Q: opposite}, 16).read()
+    tiny = MODULES[Q]._replace(product=PlainLinear(torch.full((12, 8), 1e-3 - 4.0)))
+
+    with pytest.raises(ModelError, match="lora_magnitude_vector is beyond all numbers"):
+        check_adapter(save_dora(tmp_path, torch.full((12,), 3e38)), {Q: tiny}, 16).read()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", [f"{PREFIX}.lora_A.weight", f"{PREFIX}.lora_B.weight"])
+def test_what_are_no_numbers_is_refused_before_anybody_asks_for_it(
+    name: str, value: float, tmp_path: Path
+) -> None:
+    path = save(tmp_path) / "adapter_model.safetensors"
+    tensors = load_file(path)
+    tensors[name][1, 1] = value
+    save_file(tensors, path)
+    with pytest.raises(ModelError, match=f"{name} holds no finite numbers"):
+        check_adapter(tmp_path, MODULES, 16).read()
 
 
 def test_a_rank_above_the_limit_and_a_projection_that_is_not_there(tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_what_is_too_large_or_too_deep_is_not_read(
         ({"head_dim": 2**30}, "must be of at most 4,194,304 numbers in all"),
         ({"max_position_embeddings": 10**12}, "max_position_embeddings must be at most"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be finite"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps must be at least 0, but is -1.0"),
     ],
     ids=str,
 )

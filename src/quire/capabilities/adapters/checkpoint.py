@@ -84,8 +84,13 @@ class AdapterCheckpoint:
         return sum(math.prod(self._file.tensors[one.weight].shape) for one in self._tables)
 
     def read(self) -> AdapterWeights:
-        """ModelError: the file is not there any more, or holds something else by now."""
+        """ModelError: the file is not there any more, or holds something else by now, or what are
+        no numbers: whoever asked for the adapter would have nothing but failed steps of it.
+        """
         tensors = self._file.read()
+        for name, tensor in tensors.items():
+            if not tensor.isfinite().all():
+                raise ModelError(f"{self._file.path}: {name} holds no finite numbers")
         embedding = head = None
         for one in self._tables:
             given = Given(tensors[one.weight], tensors[one.bias] if one.bias else None)
@@ -101,12 +106,13 @@ class AdapterCheckpoint:
             update = Update(module.first, down, up, one.scale)
             if one.magnitude is not None:
                 magnitude = tensors[one.magnitude].double()[module.part.rows]
-                if not magnitude.isfinite().all():
-                    raise ModelError(f"{self._file.path}: {one.magnitude} holds no finite numbers")
                 lengths = _lengths(module, update)
                 if not lengths.all():
                     raise ModelError(f"{self._file.path}: {one.down} leaves an output no weights")
-                update = update._replace(rescaling=_rescaling(module, magnitude / lengths))
+                rescaling = _rescaling(module, magnitude / lengths)
+                if not rescaling.isfinite().all():
+                    raise ModelError(f"{self._file.path}: {one.magnitude} is beyond all numbers")
+                update = update._replace(rescaling=rescaling)
             updates.setdefault((module.layer, module.site), []).append(update)
         return updates
 

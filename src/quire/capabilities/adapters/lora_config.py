@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.core.errors import ModelError
+from quire.core.errors import ModelError, cut, shown
 from quire.models.files import read_object
 
 CONFIG = "adapter_config.json"
@@ -93,19 +93,20 @@ class LoraConfig:
 def _refuse_other_kinds(source: Path, fields: Mapping[str, Any]) -> None:
     kind = fields.get("peft_type")
     if kind != "LORA":
-        raise ModelError(f"{source}: peft_type is {kind!r}; supported: LORA")
+        raise ModelError(f"{source}: peft_type is {shown(kind)}; supported: LORA")
     if fields.get("bias", "none") != "none":
-        raise ModelError(f"{source}: bias is {fields['bias']!r}; supported: none; or {FOLD}")
+        raise ModelError(f"{source}: bias is {shown(fields['bias'])}; supported: none; or {FOLD}")
     begun = str(fields.get("init_lora_weights", True)).lower()
     if begun.startswith(_CHANGE_THE_BASE):
         raise ModelError(
-            f"{source}: init_lora_weights {begun!r} changes the base's own weights; convert the "
-            "adapter to plain LoRA (save_pretrained with path_initial_model_for_weight_conversion)"
+            f"{source}: init_lora_weights {shown(begun)} changes the base's own weights; convert "
+            "the adapter to plain LoRA (save_pretrained with "
+            "path_initial_model_for_weight_conversion)"
         )
     for name in sorted(fields):
         if fields[name] and name not in _OF_TRAINING:
             advice = "" if name in _NEVER_FOLDED else f"; {FOLD}"
-            raise ModelError(f"{source}: {name} is not computed here{advice}")
+            raise ModelError(f"{source}: {cut(name)} is not computed here{advice}")
 
 
 def _number(source: Path, fields: Mapping[str, Any], name: str, default: float) -> float:

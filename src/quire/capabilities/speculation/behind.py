@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from quire.core.protocol import TO_DRAFT, Chunk, Readout, Step
 
 _MOST = 32  # tokens of a sequence
+_MOST_ENDED = 1024  # sequences, of which most never go on
 
 
 class Behind:
@@ -25,6 +26,9 @@ class Behind:
     def __init__(self, *, keeps_states: bool = False) -> None:
         self.keeps_states = keeps_states
         self._chunks: dict[int, Chunk] = {}
+        # Right drafts at the ends of texts, which states have not seen: where a sequence goes on,
+        # as sessions do, it tells how many of them it has.
+        self._ended: dict[int, Chunk] = {}
 
     def before_moves(self, step: Step) -> list[Chunk]:
         """What is to be computed before a step moves blocks: nothing, if all sequences just go on
@@ -39,6 +43,11 @@ class Behind:
         if not self.keeps_states:
             return due
         ended = {*step.closed, *(opened.seq_id for opened in step.opened)}
+        for one in due:
+            if one.seq_id in ended and one.drafts:
+                self._ended[one.seq_id] = _part(one, one.token_ids, _num_settled(one))
+        while len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
         return [one if one.seq_id in ended else _with_drafts(one, 0) for one in due]
 
     def leave(self, chunks: Sequence[Chunk]) -> bool:
@@ -67,10 +76,22 @@ class Behind:
             settled = _num_settled(chunk)
             token_ids = token_ids if to_draft else token_ids[:settled]
             chunk = _with_drafts(chunk, len(token_ids) - settled)
-        before = self._chunks.pop(chunk.seq_id, None)
+        before = self._chunks.pop(chunk.seq_id, None) or self._end_of(chunk)
         if before is None:
             return chunk._replace(token_ids=token_ids)
         return chunk._replace(token_ids=[*before.token_ids, *token_ids], start=before.start)
+
+    def _end_of(self, chunk: Chunk) -> Chunk | None:
+        """Right drafts that the sequence ended with before it went on with a chunk: as many as the
+        target's state has not seen either.
+        """
+        left = self._ended.pop(chunk.seq_id, None)
+        if left is None:
+            return None
+        count = chunk.table.kv_groups[-1].confirmed
+        if not 0 < count <= len(left.token_ids) or left.start + count != chunk.start:
+            return None
+        return left._replace(token_ids=left.token_ids[:count])
 
     def further(self, chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
         """What is to be computed for one more draft after ``token_ids``, which are a chunk's as far
@@ -98,6 +119,7 @@ class Behind:
     def clear(self) -> None:
         """Forget all that was put off."""
         self._chunks.clear()
+        self._ended.clear()
 
 
 def _num_settled(chunk: Chunk) -> int:

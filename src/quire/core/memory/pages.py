@@ -75,6 +75,8 @@ class SharedPages:
         self._empty: list[int] = []  # a stack, and below it the pages that nobody has had
         self._untouched = 0  # the first of these
         self._idle: OrderedDict[int, tuple[float, SharedPool]] = OrderedDict()
+        # Older ones, passed over since callers keep blocks there: so that nobody looks twice.
+        self._kept: OrderedDict[int, tuple[float, SharedPool]] = OrderedDict()
         self._ranked: dict[int, SharedPool] = {}  # idle ones, too, of the pool that ranks
 
     @property
@@ -122,10 +124,21 @@ class SharedPages:
         """Which page that is not ranked, since when, and whose. kept: even one with blocks that
         callers keep.
         """
-        for page, (since, pool) in self._idle.items():
-            if kept or not pool.keeps(page):
+        while self._idle:
+            page, (since, pool) = next(iter(self._idle.items()))
+            if not pool.keeps(page):
                 return page, since, pool
+            self._kept[page] = self._idle.pop(page)
+        for page, (since, pool) in self._kept.items() if kept else ():
+            return page, since, pool
         return None
+
+    def kept_no_longer(self, pages: Iterable[int]) -> None:
+        """Callers do not keep some blocks there any more."""
+        for page in pages:
+            if page in self._kept and not self._kept[page][1].keeps(page):
+                self._idle[page] = self._kept.pop(page)
+                self._idle.move_to_end(page, last=False)
 
     def is_ranked(self, page: int) -> bool:
         """Whether it is idle, and its contents are."""
@@ -164,6 +177,7 @@ class SharedPages:
 
     def _not_idle(self, page: int) -> None:
         self._idle.pop(page, None)
+        self._kept.pop(page, None)
         self._ranked.pop(page, None)
 
 
@@ -233,6 +247,8 @@ class OwnPages:
         elif len(blank) == self.per_page:
             self.remove(page)
             self._pages.blank(page)
+        else:
+            self._pages.kept_no_longer([page])
 
     def hold(self, block: int) -> None:
         """Somebody holds a block that was free."""
@@ -412,7 +428,7 @@ class SharedPool(BlockPool):
         """Of a page that comes, or the block that has been cached for longest."""
         pages, own = self._pages, self._own
         if self._until:
-            self._cached.update(dict.fromkeys(self.kept.end(self.now)))
+            self._lapse(self.kept.end(self.now))
         cached = chain(self._cached, self.kept.free)
         if pages.strict and own.per_page * own.num_busy > own.num_held:
             return self._forced(self._first(self._on_busy(cached)))
@@ -440,6 +456,10 @@ class SharedPool(BlockPool):
             return since if self._cached else None
         oldest = None if self._pages.strict else next(iter(self._cached), None)
         return None if oldest is None else self._since[oldest]
+
+    def _lapse(self, blocks: Sequence[int]) -> None:
+        super()._lapse(blocks)
+        self._pages.kept_no_longer({block // self._pages.units for block in blocks})
 
     def _forced(self, block: int) -> int:
         """A cached block, its content evicted."""

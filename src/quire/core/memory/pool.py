@@ -353,7 +353,7 @@ class BlockPool:
                 self._blank.append(block)
             return self._blank.pop()
         if self._until:
-            self._cached.update(dict.fromkeys(self.kept.end(self.now)))
+            self._lapse(self.kept.end(self.now))
         if self._cached:
             block = self._first(self._cached)
             del self._cached[block]
@@ -370,9 +370,13 @@ class BlockPool:
     def _cache(self, block: int) -> None:
         """Nobody holds the block any more, whose content can be found."""
         if self._until:
-            self._cached.update(dict.fromkeys(self.kept.release(block, self.now)))
+            self._lapse(self.kept.release(block, self.now))
         else:
             self._cached[block] = None
+
+    def _lapse(self, blocks: Sequence[int]) -> None:
+        """These free ones are kept no longer, and evicted as all others are."""
+        self._cached.update(dict.fromkeys(blocks))
 
     def _charge(self, block: int) -> None:
         owners = self.ref_counts[block]

@@ -11,8 +11,10 @@ import base64
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from quire.core.errors import QuireError
@@ -27,6 +29,8 @@ _UNREAD = 20  # frames that a watcher may be behind; then it gets a fresh snapsh
 _AT_ONCE = 2048  # blocks to look at between two steps: some 2 ms
 _LINGER = 10.0  # seconds for which the tracker is kept when nobody watches any more
 _RETRY_AFTER = 5.0
+_QUESTIONS = 64  # that wait
+_LONGEST = 0.002  # seconds between two steps, from which on no further question is put
 _SHARE = 1 / 50
 """Of the engine's time, for those who ask."""
 
@@ -200,48 +204,87 @@ class BlockWatch:
         return bool(self._watchers)
 
 
-class Queries:
-    """Asks an engine one question after the other; for one event loop.
+class _Question(NamedTuple):
+    """read: gives the answer, in the engine's thread. answers: for all who wait for it."""
 
-    A question that waits already is not put twice: both who ask it get its answer.
+    read: Callable[[], object]
+    answers: list[asyncio.Future[bytes]]
+
+
+class Queries:
+    """Asks an engine, between two steps, as many questions as there is time for; for one event
+    loop.
+
+    A question that waits already is not put twice: all who ask it get its answer. Few may wait, so
+    that nobody who asks and leaves keeps others from asking.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._turn = asyncio.Lock()
-        self._asked: dict[Hashable, asyncio.Task[bytes]] = {}
-        self._next = 0.0  # when the next question may be put
+        self._waiting: dict[Hashable, _Question] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._next = 0.0  # when questions may be put again
 
     async def ask(self, question: Hashable, read: Callable[[], object]) -> bytes:
-        """What ``read`` returns between two steps, as JSON, or raises. question: names it."""
-        task = self._asked.get(question)
-        if task is None:
-            task = self._asked[question] = asyncio.create_task(self._ask(question, read))
-            task.add_done_callback(_look_at)
-        return await asyncio.shield(task)  # one who leaves takes no other's answer along
+        """What ``read`` returns between two steps, as JSON, or raises. question: names it.
 
-    async def _ask(self, question: Hashable, read: Callable[[], object]) -> bytes:
-        took = 0.0
+        TooManyWatchersError: too many others wait.
+        """
+        asked = self._waiting.get(question)
+        if asked is None:
+            if len(self._waiting) >= _QUESTIONS:
+                raise TooManyWatchersError(f"{_QUESTIONS} questions wait already", _RETRY_AFTER)
+            asked = self._waiting[question] = _Question(read, [])
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        asked.answers.append(answer)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._put_all())
+        return await answer
 
-        def timed() -> object:
-            nonlocal took
-            begun = time.perf_counter()
-            try:
-                return read()
-            finally:
-                took = time.perf_counter() - begun
-
-        async with self._turn:
+    async def _put_all(self) -> None:
+        while self._waiting:
             await asyncio.sleep(max(0.0, self._next - time.monotonic()))
-            del self._asked[question]
+            asked, self._waiting = self._waiting, {}
             try:
-                answer = await self._engine.call(timed)
-            finally:
-                self._next = time.monotonic() + took * (1 / _SHARE - 1)
-        return encode(answer)
+                found, took = await self._engine.call(partial(_put, [*asked.values()]))
+            except QuireError as error:  # the engine has gone
+                found, took = [error] * len(asked), 0.0
+            self._next = time.monotonic() + took * (1 / _SHARE - 1)
+            for one, given in zip(asked.values(), found, strict=False):
+                _answer(one, given)
+            left = dict(islice(asked.items(), len(found), None))
+            for question, one in left.items():  # those who ask it now wait for the same
+                newer = self._waiting.pop(question, None)
+                one.answers.extend(newer.answers if newer is not None else ())
+            self._waiting = {**left, **self._waiting}
 
 
-def _look_at(task: asyncio.Task[bytes]) -> None:
-    """Retrieve a task's exception, so that nothing is logged of it."""
-    if not task.cancelled():
-        task.exception()
+def _put(questions: Sequence[_Question]) -> tuple[list[object], float]:
+    """The answers, or errors, of as many as there is time for, one at least; seconds in all."""
+    begun, found, took = time.perf_counter(), list[object](), 0.0
+    for one in questions:
+        try:
+            found.append(one.read())
+        except Exception as error:
+            found.append(error)
+        took = time.perf_counter() - begun
+        if took > _LONGEST:
+            break
+    return found, took
+
+
+def _answer(question: _Question, found: object) -> None:
+    """Give it to all who still wait."""
+    answer = b""
+    if not isinstance(found, Exception):
+        try:
+            answer = encode(found)
+        except Exception as error:
+            found = error
+    for one in question.answers:
+        if one.done():  # its asker has left
+            continue
+        if isinstance(found, Exception):
+            one.set_exception(found)
+        else:
+            one.set_result(answer)

@@ -61,6 +61,13 @@ class ConfigFields:
             raise self.wrong(name, f"at most {_MOST:,}")
         return value
 
+    def epsilon(self, name: str, default: float | None = None) -> float:
+        """What is added to a variance; with less than nothing its root may be none."""
+        value = self.get(name, float, default)
+        if value < 0:
+            raise self.wrong(name, "at least 0", value)
+        return value
+
     def choice(self, name: str, allowed: Collection[str], default: str | None = None) -> str:
         """One of the ``allowed`` names."""
         value = self.get(name, str, default)

@@ -472,6 +472,47 @@ def test_contents_that_callers_keep_are_taken_last() -> None:
     assert texts.grow(2, [4]), "if there is no other"
 
 
+def test_whoever_has_much_kept_does_not_make_others_look_through_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = Texts(400, 4, [(1, None), (1, FAR)])
+    for number in range(100):  # a page of each KV group, and a block of each is kept
+        texts.admit(number, [4 * number + i for i in range(4)])
+        texts.allocator.keep(number, 1, 100.0)
+        texts.leave(number)
+    texts.admit(100, [*range(1000, 1400)])
+    texts.leave(100)
+    looked, keeps = [], SharedPool.keeps
+    monkeypatch.setattr(SharedPool, "keeps", lambda *a: looked.append(a) or keeps(*a))
+    texts.admit(101, [*range(2000, 2400)])
+    assert len(looked) <= 800, "each page is met twice at most, however many are taken"
+    check_pages(texts.allocator)
+
+
+def test_pages_of_what_is_kept_no_longer_are_taken_first_again() -> None:
+    texts = Texts(400, 4, [(1, None), (1, FAR)])
+
+    def come_and_go(numbers: range, *, kept: bool = False) -> None:
+        for number in numbers:  # a page of each KV group
+            texts.allocator.advance(number)
+            texts.admit(number, [4 * number + i for i in range(4)])
+            if kept:
+                texts.allocator.keep(number, 4, 235.0)
+            texts.leave(number)
+
+    def found(number: int) -> int:
+        return texts.allocator.fit(texts.demand([*range(4 * number, 4 * number + 4), 9])).cached
+
+    come_and_go(range(50), kept=True)
+    come_and_go(range(50, 230))
+    check_pages(texts.allocator)
+    assert [found(number) for number in range(50)] == [4] * 50
+    come_and_go(range(230, 350))
+    check_pages(texts.allocator)
+    assert [found(number) for number in range(50)] == [0] * 50
+    assert found(200) == 4, "it came later"
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_text_whose_blocks_lie_scattered_does_not_wait_for_ever(*, swapped: bool) -> None:
     texts = Texts(36, 5, [(1, None), (5, Window(20, 64))])
