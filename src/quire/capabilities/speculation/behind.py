@@ -83,15 +83,14 @@ class Behind:
 
     def _end_of(self, chunk: Chunk) -> Chunk | None:
         """Right drafts that the sequence ended with before it went on with a chunk: as many as the
-        target's state has not seen either.
+        target's state has not seen either. None once a window has moved on: their keys are gone.
         """
         left = self._ended.pop(chunk.seq_id, None)
         if left is None:
             return None
-        count = chunk.table.kv_groups[-1].confirmed
-        if not 0 < count <= len(left.token_ids) or left.start + count != chunk.start:
-            return None
-        return left._replace(token_ids=left.token_ids[:count])
+        right = left.token_ids[: chunk.table.kv_groups[-1].confirmed]
+        left = left._replace(token_ids=right)
+        return left if right and _goes_on(left, {chunk.seq_id: chunk}) else None
 
     def further(self, chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
         """What is to be computed for one more draft after ``token_ids``, which are a chunk's as far
