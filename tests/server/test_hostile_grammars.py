@@ -74,31 +74,41 @@ def test_a_chain_of_references_is_refused_at_every_door(
     assert served.complete(model="demo").status_code == 200
 
 
+def longest_gap(served: ServerProcess) -> float:
+    """The most seconds between two pieces of a stream, or before its first."""
+    body = {"model": "demo", "prompt": "Hi", "max_tokens": 200, "stream": True, "ignore_eos": True}
+    longest, last = 0.0, time.monotonic()
+    with httpx.stream("POST", f"{served.url}/v1/completions", json=body, timeout=60) as stream:
+        for _ in stream.iter_raw():
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+    return longest
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("n", [8, 64])
 def test_an_ambiguous_grammar_stalls_nobody(served: ServerProcess, n: int) -> None:
-    """Its own request ends with a reason; streams and the health check of others go on."""
+    """Its own request ends with a reason; streams and the health check of others go on.
+
+    The worker that follows it leaves the cores to others, so on a busy machine it takes minutes.
+    """
     answers = list[httpx.Response]()
 
     def attack() -> None:
         fields = {"structured_outputs": {"grammar": AMBIGUOUS}, "n": n, "temperature": 1.0}
         body = {"prompt": "x", "max_tokens": 300, **fields}
         url = f"{served.url}/v1/completions"
-        answers.append(httpx.post(url, json={"model": "demo", **body}, timeout=120))
+        answers.append(httpx.post(url, json={"model": "demo", **body}, timeout=800))
 
+    usual = longest_gap(served)
     attacker = threading.Thread(target=attack)
     attacker.start()
-    longest, last = 0.0, time.monotonic()
+    longest = 0.0
     while attacker.is_alive():
-        body = {"model": "demo", "prompt": "Hi", "max_tokens": 200, "stream": True}
-        with httpx.stream(
-            "POST", f"{served.url}/v1/completions", json={**body, "ignore_eos": True}, timeout=60
-        ) as stream:
-            for _ in stream.iter_raw():
-                now = time.monotonic()
-                longest, last = max(longest, now - last), now
-        last = time.monotonic()
+        longest = max(longest, longest_gap(served))
     assert httpx.get(f"{served.url}/health", timeout=60).status_code == 200
     error = json.loads(answers[0].content)["error"]
     assert answers[0].status_code == 400 and error["param"] == "structured_outputs", error
     assert "the grammar has become too complex" in error["message"]
-    assert longest < 2.0  # it was 5 and 9; a quarter of a second on a machine of one's own
+    # It was 5 and 9; a quarter of a second on a machine of one's own.
+    assert longest < 2.0 + 10 * usual, (longest, usual)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from starlette.testclient import TestClient
 from tokenizers import AddedToken, Tokenizer, processors
@@ -132,6 +133,9 @@ def test_pairs_are_judged_as_by_a_cross_encoder(family: str, tmp_path: Path) -> 
         load(directory)
 
 
+@pytest.mark.skipif(
+    tokenizers.__version__ in {"0.23.1", "0.23.2"}, reason="they cut pairs otherwise"
+)
 def test_pairs_are_cut_as_the_library_cuts_them(bert: Path) -> None:
     own, other = load_tokenizer(bert), Tokenizer.from_file(str(bert / "tokenizer.json"))
     for most in range(5, 14):

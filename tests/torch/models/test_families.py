@@ -24,6 +24,10 @@ ModelDir = Callable[[str], Path]
 FALLBACK = ("gpt2",)
 STRETCHING = ("dynamic",)  # with the length of the sequence; 32 tokens at first
 CHUNK = 7
+FAULTY = {
+    "ernie4_5_moe": "leaves the weights of new routers as memory was",
+    "gemma3n": "looks for tokens behind the end of the tables of layers",
+}
 STEPPED = tuple(family for family in HYBRIDS if "-" not in family)  # alike, prompts and steps
 
 
@@ -31,18 +35,21 @@ def max_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
 
 
-def check_by_group(family: str) -> None:
-    """Skip a model of which transformers' first releases take a norm's groups as one."""
+def check_reference(family: str) -> None:
+    """Skip a model that the first release of transformers that is allowed computes wrongly."""
+    import transformers
     from transformers.models.bamba.modeling_bamba import BambaRMSNormGated
 
     grouped = family.startswith(("bamba", "granite_hybrid", "mamba2"))
     if grouped and "group_size" not in inspect.signature(BambaRMSNormGated).parameters:
         pytest.skip("this release of transformers normalizes all groups in one")
+    if family in FAULTY and transformers.__version__.startswith("5.20."):
+        pytest.skip(f"transformers 5.20 {FAULTY[family]}")
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS, *RECORDS, *GEMMAS])
 def test_logits(family: str, model_dir: ModelDir) -> None:
-    check_by_group(family)
+    check_reference(family)
     directory, texts = model_dir(family), random_prompts(1, 5, 19, 30)
     model = load_model(directory)
     assert isinstance(model, TransformersModel if family in FALLBACK else DecoderModel)
@@ -55,6 +62,7 @@ def test_logits(family: str, model_dir: ModelDir) -> None:
 @pytest.mark.parametrize("family", STEPPED)
 def test_greedy_tokens(family: str, model_dir: ModelDir) -> None:
     """Those of the others are compared in an engine: ``engine/test_parity.py``."""
+    check_reference(family)
     directory, texts = model_dir(family), random_prompts(3, 25)
     model = load_model(directory, max_model_len=128)
     found = PagedHarness(model).generate(texts, 64, CHUNK)
