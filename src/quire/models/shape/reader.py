@@ -110,8 +110,8 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         num_kv_heads=_kv_heads(fields, family, heads),
         head_size=fields.positive("head_dim", family.head_size or hidden // heads),
         intermediate_size=_size(
-            widest(fields, family), "intermediate_size_mlp", "intermediate_size", "ffn_dim",
-            "n_inner", "ffn_hidden_size", default=4 * hidden,
+            widest(fields, family), "intermediate_size_mlp", "prefix_dense_intermediate_size",
+            "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", default=4 * hidden,
         ),
         vocab_size=fields.positive("vocab_size"),
         max_positions=positions.default,
