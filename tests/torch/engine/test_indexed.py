@@ -68,7 +68,7 @@ WAYS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def whatever_pays() -> Iterator[None]:
-    """On models of this size, whether fetching pays is luck, and drafts come from no smaller one."""
+    """On models of this size, fetching pays by luck, and drafts come from no smaller one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RecoveryCosts, "fetching_pays", lambda *_: True)
         patch.setattr(assembly, "check_draft", lambda *_: None)

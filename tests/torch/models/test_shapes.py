@@ -20,7 +20,7 @@ _OF_TEXTS = re.compile(r"language_model|text_model|^lm_head")
 """Of models that see too, what their decoders' parameters are called."""
 
 SIMULATED = {
-    "bloom", "cohere", "cohere2", "cohere2_moe", "deepseek_v3", "ernie4_5_moe", "falcon", "gemma", "gemma2",
+    "bloom", "cohere", "cohere2", "deepseek_v3", "ernie4_5_moe", "falcon", "gemma", "gemma2",
     "gemma3_text", "gemma3n_text", "gemma4_text", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox",
     "gpt_oss", "gptj", "granite", "granitemoe", "granitemoeshared", "llama", "llama4_text",
     "minimax_m2", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "opt", "phi", "phi3", "phimoe",
@@ -28,6 +28,7 @@ SIMULATED = {
     "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "mamba2", "nemotron_h",
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "afmoe", "exaone_moe", "gemma4_unified_text",
     "granite_swa", "hy_v3", "jais2", "lfm3", "mellum", "deepseek_v32", "glm_moe_dsa",
+    "cohere2_moe",
 }  # fmt: skip
 
 

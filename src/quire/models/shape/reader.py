@@ -178,8 +178,8 @@ def _notes(fields: ConfigFields, family: FamilyFacts, is_part: bool) -> tuple[st
         notes.append("layers that guess further tokens are left out: only speculation loads them")
     if family.index:
         notes.append(
-            "attention is counted over all tokens that are seen, though an index chooses a part of "
-            "them: texts beyond index_topk are faster than this"
+            "beyond index_topk tokens attention is counted over those that an index chooses, as if "
+            "all texts of a step were equally long: where they are not, steps are a little faster"
         )
     if is_part:
         notes.append("texts only: what sees images is left out")
