@@ -280,6 +280,22 @@ CASES = {
     ),
     "jais2": Case("jais2"),
     "granite_swa": Case("granite_swa", {"layer_rope_theta": [1e4] * 3}),
+    "granite_swa-experts": Case("granitemoe_swa", {"layer_rope_theta": [1e4] * 2}),
+    "cohere2moe": Case(
+        "cohere2_moe",
+        {**_TIED, "expert_selection_fn": "sigmoid", "head_dim": 16},
+        {"first_k_dense_replace": 1},
+    ),
+    "cohere2moe-normed": Case(
+        "cohere2_moe",
+        {
+            **_TIED,
+            "expert_selection_fn": "sigmoid",
+            "head_dim": 16,
+            "rms_norm_eps": 1e-5,
+            "norm_topk_prob": False,
+        },
+    ),
     "kimi-linear": Case(
         "kimi_linear",
         {

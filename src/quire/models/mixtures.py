@@ -40,6 +40,7 @@ _GRANITE = ExpertNames(
     shared_down="shared_mlp.output_linear",
 )
 
+_GRANITE_SWA = replace(_GRANITE, up=("mlp.experts.{}.gate_up_proj",))  # as GGUF files have them
 _GEMMA = ExpertNames(
     routers=("router.proj",),
     up=("experts.{}.gate_up_proj",),  # as GGUF files have them
@@ -258,7 +259,8 @@ def hy_v3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 
 def granite_swa(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Like other Granites with experts, with rotations by layer."""
-    return variants.thetas_by_layer(fields, granite(fields, plan))
+    plan = variants.granite_swa(fields, plan)
+    return replace(plan, mixture=_mixture(fields, _GRANITE_SWA))
 
 
 def by_sigmoid(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blueprint:

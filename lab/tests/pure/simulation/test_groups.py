@@ -138,7 +138,7 @@ def test_an_index_leaves_attention_what_it_chooses() -> None:
     dense = 61 * 2 * 128 * (192 + 128)  # with keys and values of all heads
 
     def work(**figures: float) -> float:
-        plain = model.flops_per_token * (figures["tokens"] if "tokens" in figures else 3)
+        plain = model.flops_per_token * figures.get("tokens", 3)
         asked = {name: value for name, value in figures.items() if name != "tokens"}
         seconds, _ = roofline.parts(Work(**asked))  # type: ignore[arg-type]
         return seconds * H100.compute_share * 8 * H100.flops - plain * H100.flops / roofline._peak
@@ -156,8 +156,6 @@ def test_an_index_leaves_attention_what_it_chooses() -> None:
         assert more * shared == pytest.approx(3 * read * 8 * found_at)
     for count, each in ((1_000, dense), (100_000, None)):
         pairs = count * (count + 1) / 2
-        found = work(
-            tokens=count, prefill_tokens=count, prefill_pairs=pairs, prefill_context=count
-        )
+        found = work(tokens=count, prefill_tokens=count, prefill_pairs=pairs, prefill_context=count)
         own = pairs * dense if each else count * 2_048 * pair
         assert found == pytest.approx(own + pairs * score, rel=1e-6)
