@@ -276,12 +276,16 @@ def _refusal(source: str, found: Mapping[str, list[str]]) -> str:
     parts = []
     for kind, names in found.items():
         more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-        shown = ", ".join([*(name[:60] for name in names[:_SHOWN]), *more])
+        shown = ", ".join([*(name[:100] for name in names[:_SHOWN]), *more])
         parts.append(f"{kind} ({shown})" if shown else kind)
-    return (
-        f"{source}: not simulated yet: {'; '.join(parts)}. A field that changes neither the "
-        "model's bytes nor its arithmetic can be left out of a copy of the file"
-    )
+    if all(found.values()):
+        then = (
+            "A field that changes neither the model's bytes nor its arithmetic can be left out of "
+            "a copy of the file"
+        )
+    else:
+        then = "It may be served all the same, through transformers: docs/reference/families.md"
+    return f"{source}: not simulated yet: {'; '.join(parts)}. {then}"
 
 
 def _windows(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, ...]:
