@@ -164,7 +164,8 @@ _KINDS = (
     (r"shared_layers|share|cla_", "layers that share keys and values"),
     (r"vision|image|audio|video|speech|mm_|projector", "images and sounds"),
     (r"encoder|cross", "encoders"),
-    (r"multi_query|kv_heads|attention_heads|heads_per_layer|block_configs|new_decoder", "other numbers of heads"),
+    (r"multi_query|kv_heads|attention_heads|heads_per_layer|block_configs|new_decoder",
+     "other numbers of heads"),
     (r"nextn|mtp|draft|medusa", "layers that guess further tokens"),
 )  # fmt: skip
 
