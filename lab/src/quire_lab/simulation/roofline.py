@@ -62,9 +62,16 @@ class Roofline:
 
     def _kv_read(self, work: Work) -> float:
         """Bytes that attention reads. A prompt's tokens together choose all that they see."""
-        attended = self.model.attended(work.decode_seqs, work.decode_context)
+        attended = self._attended(work.decode_seqs, work.decode_context)
         own = (work.prefill_context + attended) * self._kv_bytes
         return own + (work.decode_context - attended) * self._index_bytes
+
+    def _attended(self, tokens: int, seen: float) -> float:
+        """Tokens that so many attend to of all that they see, as if each saw as many: an index that
+        chooses for texts of many lengths leaves no more than that.
+        """
+        index = self.model.index
+        return seen if index is None else min(seen, tokens * index.most)
 
     def _arithmetic(self, work: Work) -> float:
         """Seconds of one machine at its peak."""
@@ -82,10 +89,10 @@ class Roofline:
             + (work.prefill_context - work.prefill_tokens) * model.flops_per_expansion
         )
         if model.index is not None:
-            chosen = model.attended(work.prefill_tokens, work.prefill_pairs)
+            chosen = self._attended(work.prefill_tokens, work.prefill_pairs)
             prefill = min(prefill, chosen * decoding)
-        attended = model.attended(work.decode_seqs, work.decode_context)
-        drafts = model.attended(work.draft_tokens, work.draft_pairs)
+        attended = self._attended(work.decode_seqs, work.decode_context)
+        drafts = self._attended(work.draft_tokens, work.draft_pairs)
         seen = work.prefill_pairs + work.decode_context + work.draft_pairs
         return prefill + (attended + drafts) * decoding + seen * model.flops_per_score
 

@@ -375,10 +375,8 @@ ARCHITECTURES = (
     ),
     Architecture(
         "phi2", "phi", "PhiForCausalLM", eps=LAYER_NORM,
-        names={
-            "output_norm": "model.final_layernorm", "attn_output": "self_attn.dense",
-            "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2",
-        },
+        names={"output_norm": "model.final_layernorm", "attn_output": "self_attn.dense",
+               "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"},
     ),
     Architecture(
         "phi3", "phi3", "Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=_WINDOW,

@@ -558,9 +558,3 @@ class ModelShape:
     def index_bytes_per_token(self) -> int:
         """What of ``kv_bytes_per_token`` is keys by which an index chooses."""
         return 0 if self.index is None else sum(self.index.layers) * self._index_bytes
-
-    def attended(self, tokens: int, seen: float) -> float:
-        """Tokens that so many attend to of all that they see, as if each saw as many: an index that
-        chooses for texts of many lengths leaves no more than that.
-        """
-        return seen if self.index is None else min(seen, tokens * self.index.most)
