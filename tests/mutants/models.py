@@ -460,6 +460,36 @@ MUTANTS = (
         f"{_OF_MODELS}/test_families.py::test_logits[glm_moe_dsa]",
     ),
     Mutant(
+        "keys of an index stay where a block was",
+        "src/quire/kernels/layer_memory.py",
+        "            self.index_keys,\n",
+        "",
+        "tests/torch/engine/test_indexed.py"
+        "::test_a_request_has_its_bits_wherever_it_goes[swapped-float32]",
+    ),
+    Mutant(
+        "experts for all rows count twice",
+        f"{_MODELS}/building.py",
+        "factor *= mixture.factor",
+        "pass",
+        f"{_OF_MODELS}/test_families.py::test_logits[cohere2_moe]",
+    ),
+    Mutant(
+        "layers without experts are counted among those of a rule",
+        f"{_MODELS}/shape/windows.py",
+        "own if layer < first",
+        "own if layer < 0",
+        f"{_OF_MODELS}/test_family_records.py"
+        "::test_layers_without_experts_are_not_counted_among_those_that_see_everything[2]",
+    ),
+    Mutant(
+        "heads of a GGUF file are turned as most of its family",
+        f"{_MODELS}/gguf/config.py",
+        "told = rotated != head_dim or not known.latent",
+        "told = rotated != head_dim",
+        f"{_OF_MODELS}/test_gguf.py::test_logits_and_tokens[stablelm-turned]",
+    ),
+    Mutant(
         "keys of an index are planned with 4 bits",
         f"{_MODELS}/shape/model_shape.py",
         "self.index.width * max(1, self._number_bytes)",

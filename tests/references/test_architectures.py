@@ -64,6 +64,7 @@ _GEMMA_3N = {
     },
 }
 _GELU = 5
+_PHI = {"intermediate_size": 256, "num_key_value_heads": 4, "qk_layernorm": False}
 _LLAMA_3 = {
     "rope_type": "llama3",
     "rope_theta": 1e4,
@@ -184,6 +185,9 @@ CASES = {
         {**_LATENT, **_TIED, "v_head_dim": 16, "dim_model_base": 256},
     ),
     "mistral3": Case("ministral3"),
+    "phi2": Case("phi", _PHI, rough=_GELU),
+    "phi2-turned": Case("phi", {**_PHI, "partial_rotary_factor": 1.0}, rough=_GELU),
+    "stablelm-turned": Case("stablelm", {"partial_rotary_factor": 1.0}),
     "phi3-longrope": Case("longrope"),
     "gemma": Case("gemma", _TIED, rough=_GELU),
     "gemma2": Case("gemma2", {**_TIED, "query_pre_attn_scalar": 24}, rough=_GELU),
@@ -280,6 +284,22 @@ CASES = {
     ),
     "jais2": Case("jais2"),
     "granite_swa": Case("granite_swa", {"layer_rope_theta": [1e4] * 3}),
+    "granite_swa-experts": Case("granitemoe_swa", {"layer_rope_theta": [1e4] * 2}),
+    "cohere2moe": Case(
+        "cohere2_moe",
+        {**_TIED, "expert_selection_fn": "sigmoid", "head_dim": 16},
+        {"first_k_dense_replace": 1},
+    ),
+    "cohere2moe-normed": Case(
+        "cohere2_moe",
+        {
+            **_TIED,
+            "expert_selection_fn": "sigmoid",
+            "head_dim": 16,
+            "rms_norm_eps": 1e-5,
+            "norm_topk_prob": False,
+        },
+    ),
     "kimi-linear": Case(
         "kimi_linear",
         {

@@ -28,6 +28,7 @@ _ARCHITECTURES = {
     "olmo3": gguf.MODEL_ARCH.OLMO2,
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
     "cohere": gguf.MODEL_ARCH.COMMAND_R,
+    "phi": gguf.MODEL_ARCH.PHI2,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2,
     "ministral3": gguf.MODEL_ARCH.MISTRAL3,

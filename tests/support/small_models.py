@@ -108,6 +108,21 @@ _INDEXED = {
     "index_head_dim": 24,
     "index_n_heads": 10,
 }
+_COHERE_MOE: dict[str, Any] = {
+    **SMALL_LLAMA,
+    **_UNTIED,
+    "head_dim": 20,
+    "logit_scale": 0.5,
+    "num_hidden_layers": 4,
+    "intermediate_size": 32,
+    "prefix_dense_intermediate_size": 72,
+    "first_k_dense_replace": 1,
+    "sliding_window": 12,
+    "sliding_window_pattern": 3,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "num_shared_experts": 2,
+}
 _STRETCHED = {"factor": 8.0, "original_max_position_embeddings": 32}
 
 # Family: (name of the config class in transformers, its fields).
@@ -228,6 +243,20 @@ _CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
 # Families beyond those whose every property is tested: what a record alone has to get right.
 _CAPS = {"attn_logit_softcapping": None, "final_logit_softcapping": 8.0}
 _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    # A layer without experts that sees everything, and knows positions.
+    "cohere2_moe": ("Cohere2MoeConfig", _COHERE_MOE),
+    "cohere2_moe-sigmoid": (
+        "Cohere2MoeConfig",
+        {
+            **_COHERE_MOE,
+            "expert_selection_fn": "sigmoid",
+            "norm_topk_prob": False,
+            "shared_expert_combination_strategy": "sum",
+            "prefix_dense_sliding_window_pattern": 2,
+            "rms_norm_eps": 1e-5,
+            "attention_bias": True,
+        },
+    ),
     "gemma": ("GemmaConfig", {**SMALL_LLAMA, "head_dim": 24, **_UNTIED}),
     "gemma3": (
         "Gemma3TextConfig",

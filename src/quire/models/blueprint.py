@@ -101,6 +101,7 @@ class Mixture:
     shape: ExpertShape
     names: ExpertNames
     routing: Routing  # but for its bias
+    factor: float = 1.0  # of what all experts of a row give together, the shared one among them
 
 
 @dataclass(frozen=True)

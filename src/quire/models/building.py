@@ -136,7 +136,10 @@ def _read_layer(
     if recurrent is None or not recurrent.shape.alone or part == "mlp":
         mlp = _read_mlp(plan, norms, linears, prefix, index)
         before = None if isinstance(mlp, WithExperts) else names.mlp_before
-        around_mlp = norms.around(prefix, before, names.mlp_output, factors.mlp)
+        factor, mixture = factors.mlp, plan.mixture
+        if mixture is not None and mixture.shape.layers[index]:
+            factor *= mixture.factor
+        around_mlp = norms.around(prefix, before, names.mlp_output, factor)
     if state is not None and isinstance(attention, Attention):
         beside = Layer(state, around, attention, Norms(scale=factors.attention), parallel=True)
         return [beside, Layer(None, Norms(), mlp, around_mlp)]

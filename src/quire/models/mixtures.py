@@ -7,7 +7,7 @@ from typing import Any
 
 from quire.kernels.mlps import CLAMPED_SWIGLU, Routing
 from quire.models import variants
-from quire.models.blueprint import Blueprint, ExpertNames, Mixture
+from quire.models.blueprint import Blueprint, ExpertNames, Mixture, NormKind
 from quire.models.config import ConfigFields
 from quire.models.rope import UNTURNED
 from quire.models.shape import experts_of
@@ -40,6 +40,7 @@ _GRANITE = ExpertNames(
     shared_down="shared_mlp.output_linear",
 )
 
+_GRANITE_SWA = replace(_GRANITE, up=("mlp.experts.{}.gate_up_proj",))  # as GGUF files have them
 _GEMMA = ExpertNames(
     routers=("router.proj",),
     up=("experts.{}.gate_up_proj",),  # as GGUF files have them
@@ -258,7 +259,8 @@ def hy_v3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 
 def granite_swa(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Like other Granites with experts, with rotations by layer."""
-    return variants.thetas_by_layer(fields, granite(fields, plan))
+    plan = variants.granite_swa(fields, plan)
+    return replace(plan, mixture=_mixture(fields, _GRANITE_SWA))
 
 
 def by_sigmoid(fields: ConfigFields, plan: Blueprint, names: ExpertNames) -> Blueprint:
@@ -316,6 +318,31 @@ def llama4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     growing = replace(plan.ropes[0], kind=UNTURNED, rotated=0, fields=fields)
     rope_of = tuple(1 if each is None else each for each in plan.rope_of)
     return replace(plan, ropes=(*plan.ropes, growing), rope_of=rope_of)
+
+
+def cohere2(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Weights are shares among the chosen or sigmoids, and an expert for all rows may count as much
+    as the others together. Layers without experts may know positions though they see everything.
+    """
+    method = fields.choice("expert_selection_fn", ("softmax", "sigmoid"), "softmax")
+    renormalise = method == "softmax" or fields.get("norm_topk_prob", bool, True)
+    mixture = _mixture(fields, _SHARED, renormalise)
+    ways = ("average", "sum")
+    halved = fields.choice("shared_expert_combination_strategy", ways, "average") == "average"
+    plan = variants.cohere2(fields, _routed(plan, mixture, sigmoid=method == "sigmoid"))
+    assert plan.mixture is not None
+    has_experts, rope_of = mixture.shape.layers, plan.rope_of
+    if fields.positive("prefix_dense_sliding_window_pattern", 1) == 1:
+        rope_of = tuple(own if has else 0 for own, has in zip(rope_of, has_experts, strict=True))
+    eps = fields.get("rms_norm_eps", float) if "rms_norm_eps" in fields else None
+    factor = 0.5 if halved and mixture.shape.shared_inner else 1.0
+    return replace(
+        plan,
+        mixture=replace(plan.mixture, factor=factor),
+        norm=plan.norm if eps is None else NormKind(eps),
+        intermediate_size=fields.positive("prefix_dense_intermediate_size", plan.intermediate_size),
+        rope_of=rope_of,
+    )
 
 
 def ernie(fields: ConfigFields, plan: Blueprint) -> Blueprint:

@@ -225,6 +225,7 @@ TRAITS: Mapping[str, Traits] = {
     "Gemma4UnifiedForCausalLM": _GEMMA_4,
     "CohereForCausalLM": _COHERE,
     "Cohere2ForCausalLM": replace(_COHERE, theta=10_000.0, varied=variants.cohere2, foreign=()),
+    "Cohere2MoeForCausalLM": replace(_COHERE, theta=10_000.0, varied=mixtures.cohere2, foreign=()),
     "OlmoForCausalLM": Traits(
         mlp_bias=False,
         norm=NormKind(centred=True, weight=False),

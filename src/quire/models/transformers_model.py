@@ -29,6 +29,7 @@ from quire.models.base import ExpertFacts, checked_max_positions
 from quire.models.config import ModelConfig
 from quire.models.linear import LinearReader
 from quire.models.selfcheck import check_against, run_far, sample_texts
+from quire.models.shape import unusual
 from quire.models.shard import Shard
 from quire.models.transformers_attention import (
     Candidates,
@@ -52,6 +53,7 @@ from quire.models.transformers_ranks import HeldLayers, RankDivision
 from quire.models.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
+_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention"})
 _PAGED = "quire"
 _PROBE = "quire_probe"
 
@@ -85,6 +87,7 @@ class TransformersModel:
         Raises:
             ModelError: the architecture needs more than paged attention gives it.
         """
+        check_kinds(config.architecture, causal_lm.config)
         limit = _position_limit(config, causal_lm)
         self.max_positions = checked_max_positions(max_model_len, limit, limit)
         self.eos_token_ids = config.eos_token_ids
@@ -94,7 +97,7 @@ class TransformersModel:
         self.token_bytes = self.weight_bytes  # as far as is known
         self.products = products
         self._running = running
-        probe = Probe(config.architecture, self.max_positions)
+        probe = Probe(config.architecture, self.max_positions, unusual=unusual(config.fields))
         texts = sample_texts(causal_lm.get_input_embeddings().num_embeddings)
         choices = Choices()
         with torch.inference_mode():
@@ -102,7 +105,7 @@ class TransformersModel:
                 with choices.kept():
                     own = causal_lm(texts, use_cache=False).logits.float()
             except Exception as error:  # the architecture's code may raise anything
-                raise probe.refuse(f"it cannot compute: {reason(error)}") from error
+                raise probe.refuse_raised("it cannot compute", error) from error
             self.vocab_size = own.shape[2]
             self._decoder = causal_lm.base_model
             if self._decoder is causal_lm:
@@ -252,11 +255,23 @@ def _run_probe(causal_lm: Any, text: Tensor, probe: Probe) -> type:
     except ModelError:
         raise
     except Exception as error:  # the architecture's code may raise anything
-        raise probe.refuse(f"other attention does not fit in: {reason(error)}") from error
+        raise probe.refuse_raised("other attention does not fit in", error) from error
     if not probe.specs:
         raise probe.refuse("its attention does not go through transformers' attention interface")
     causal_lm.set_attn_implementation(_PAGED)
     return type(output)
+
+
+def check_kinds(architecture: str, config: Any) -> None:
+    """ModelError if some layers attend in a way that texts as short as those of the check do not
+    show: to what an index chooses, or to pieces of a text that are compressed.
+    """
+    kinds = set(map(str, getattr(config, "layer_types", None) or ())) - _KINDS
+    if kinds:
+        raise ModelError(
+            f"{architecture} is not supported: it has layers of a kind that is not computed here: "
+            f"{', '.join(sorted(kinds))[:100]}"
+        )
 
 
 def _position_limit(config: ModelConfig, causal_lm: Any) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quire.core.errors import ModelError
+from quire.core.errors import ModelError, reason
 from quire.kernels.layer_memory import KVShape
 from quire.kernels.ops import AttentionSpec
 
@@ -47,6 +47,12 @@ class Probe:
     max_positions: int
     shapes: list[KVShape] = field(default_factory=list)
     specs: list[AttentionSpec] = field(default_factory=list)
+    unusual: str = ""  # what its config has that no other has
+
+    def refuse_raised(self, what: str, error: Exception) -> ModelError:
+        """The error of code that raised one, and what may be behind that."""
+        beside = f"; its config has {self.unusual}" if self.unusual else ""
+        return self.refuse(f"{what}: {reason(error)}{beside}")
 
     def refuse(self, feature: str) -> ModelError:
         """The error that names the architecture and what it needs."""

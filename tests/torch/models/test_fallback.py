@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from quire.core.errors import ConfigError, ModelError
-from quire.models import loader
+from quire.models import loader, transformers_model
 from quire.models.loader import load_model
 from quire.models.transformers_model import TransformersModel
 from support.paged_harness import PagedHarness
@@ -63,6 +63,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Bart": ({**DECODER, "decoder_layers": 2}, "its head looks into its decoder, for decoder"),
     "Bloom": ({"n_head": 4}, "attention interface"),  # ALiBi
     "Lfm2": (CONVOLUTIONS, "lfm2 has layers that keep a state of a kind that is not .*: conv"),
+    "Doge": ({}, r"other attention .*; its config has windows \(keep_window_size\)"),
     "Nemotron": ({}, "keyword arguments"),
     "StableLm": ({}, "keyword arguments"),
 }
@@ -115,8 +116,33 @@ def test_what_paged_attention_cannot_do_is_refused(architecture: str, tmp_path: 
 def test_other_logits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of layers that nothing names."""
     monkeypatch.setattr(loader, "check_without_states", lambda fields: None)
+    monkeypatch.setattr(transformers_model, "check_kinds", lambda *_: None)
     with pytest.raises(ModelError, match="differ from its own"):
         load_model(make("Lfm2", CONVOLUTIONS, tmp_path))
+
+
+COMPRESSED = {
+    "head_dim": 16, "q_lora_rank": 32, "o_lora_rank": 16, "o_groups": 2, "qk_rope_head_dim": 8,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+}  # fmt: skip
+SPARSE = {"layer_types": ["full_attention", "minimax_m3_sparse"], "head_dim": 16}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "kind"),
+    [
+        ("DeepseekV4", COMPRESSED, "heavily_compressed_attention"),  # beyond 128 tokens
+        ("MiniMaxM3VLText", SPARSE, "minimax_m3_sparse"),  # beyond 2,048
+    ],
+)
+def test_what_only_long_texts_would_show_is_refused(
+    architecture: str, fields: dict[str, Any], kind: str, tmp_path: Path
+) -> None:
+    """The check at load is of short ones."""
+    if not hasattr(transformers, f"{architecture}Config"):
+        pytest.skip("this release of transformers does not have it")
+    with pytest.raises(ModelError, match=f"of a kind that is not computed here: {kind}"):
+        load_model(make(architecture, fields, tmp_path))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

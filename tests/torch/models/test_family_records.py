@@ -143,6 +143,19 @@ def test_routers_that_are_not_computed(
         load_model(directory)
 
 
+@pytest.mark.parametrize("pattern", [1, 2])
+def test_layers_without_experts_are_not_counted_among_those_that_see_everything(
+    pattern: int, model_dir: ModelDir, tmp_path: Path
+) -> None:
+    """Where no list says which do; they have a rule of their own."""
+    family = "cohere2_moe" if pattern == 1 else "cohere2_moe-sigmoid"
+    told = {"first_k_dense_replace": 1, "layer_types": ..., "mlp_layer_types": ...}
+    directory = changed(model_dir(family), tmp_path / "changed", **told)
+    text = random_prompts(30)
+    found = PagedHarness(load_model(directory)).prefill(text, 7)[0]
+    assert (found - hf_logits(directory, text[0])).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize(
     ("family", "fields"),
     [

@@ -82,6 +82,12 @@ OWN: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "smollm3": ("SmolLM3Config", {**SMALL_LLAMA, "num_hidden_layers": 5}),
     "starcoder2": ("Starcoder2Config", {**SMALL_LLAMA, "sliding_window": None}),
+    # All of a head is turned, where most of the family turn a quarter, or a half.
+    "stablelm-turned": ("StableLmConfig", {**SMALL_LLAMA, "partial_rotary_factor": 1.0}),
+    "phi-turned": (
+        "PhiConfig",
+        {**SMALL_LLAMA, "num_key_value_heads": 4, "partial_rotary_factor": 1.0},
+    ),
     "cohere": ("CohereConfig", _COHERE),
     "cohere2": ("Cohere2Config", {**_COHERE, "sliding_window": 12, "sliding_window_pattern": 2}),
     "mixtral": ("MixtralConfig", {**_EXPERTS, "num_local_experts": 6}),

@@ -48,10 +48,10 @@ class Roofline:
         """Seconds of arithmetic and of memory traffic."""
         machine, parallel = self.machine, self._together
         found = 1 + machine.block_tokens / self.block_size  # small blocks are read more slowly
-        kv = (work.prefill_context + work.decode_context) * found + work.num_tokens
         traffic = (
             self._weight_bytes_read(work.num_tokens)
-            + kv * self._kv_bytes
+            + self._kv_read(work) * found
+            + work.num_tokens * self._kv_bytes
             + 2 * work.copied_blocks * self.block_size * self._kv_bytes
             + 2 * work.decode_seqs * sum(self.model.state_bytes)  # read and written
         )
@@ -60,17 +60,41 @@ class Roofline:
             traffic / (machine.bandwidth * machine.bandwidth_share * parallel),
         )
 
+    def _kv_read(self, work: Work) -> float:
+        """Bytes that attention reads. A prompt's tokens together choose all that they see."""
+        attended = self._attended(work.decode_seqs, work.decode_context)
+        own = (work.prefill_context + attended) * self._kv_bytes
+        return own + (work.decode_context - attended) * self._index_bytes
+
+    def _attended(self, tokens: int, seen: float) -> float:
+        """Tokens that so many attend to of all that they see, as if each saw as many: an index that
+        chooses for texts of many lengths leaves no more than that.
+        """
+        index = self.model.index
+        return seen if index is None else min(seen, tokens * index.most)
+
     def _arithmetic(self, work: Work) -> float:
         """Seconds of one machine at its peak."""
         model, machine = self.model, self.machine
-        expanded = work.prefill_context - work.prefill_tokens
-        attention = (
+        operations = self._attention(work) + work.samples * model.flops_per_sample
+        return operations / machine.flops + work.num_tokens * model.flops_per_token / self._peak
+
+    def _attention(self, work: Work) -> float:
+        """Operations. Where an index chooses, a prompt's tokens attend to all that they see, with
+        keys expanded, or to the chosen latents, whichever is less.
+        """
+        model, decoding = self.model, self.model.flops_per_decode_pair
+        prefill = (
             work.prefill_pairs * model.flops_per_pair
-            + (work.decode_context + work.draft_pairs) * model.flops_per_decode_pair
-            + expanded * model.flops_per_expansion
-            + work.samples * model.flops_per_sample
+            + (work.prefill_context - work.prefill_tokens) * model.flops_per_expansion
         )
-        return attention / machine.flops + work.num_tokens * model.flops_per_token / self._peak
+        if model.index is not None:
+            chosen = self._attended(work.prefill_tokens, work.prefill_pairs)
+            prefill = min(prefill, chosen * decoding)
+        attended = self._attended(work.decode_seqs, work.decode_context)
+        drafts = self._attended(work.draft_tokens, work.draft_pairs)
+        seen = work.prefill_pairs + work.decode_context + work.draft_pairs
+        return prefill + (attended + drafts) * decoding + seen * model.flops_per_score
 
     @cached_property
     def _peak(self) -> float:
@@ -103,6 +127,11 @@ class Roofline:
     def _kv_bytes(self) -> int:
         """Bytes of a token, over all machines: machines that share a head keep it each."""
         return self.model.kv_bytes_per_token * self.model.kv_copies(self._group)
+
+    @cached_property
+    def _index_bytes(self) -> int:
+        """What of that is keys of an index."""
+        return self.model.index_bytes_per_token * self.model.kv_copies(self._group)
 
     def recovery_costs(self, block_size: int) -> RecoveryCosts:
         """Costs of a block's transfer and of a token's recomputation."""

@@ -127,3 +127,35 @@ def test_simulate_is_told_how_weights_are_rounded(capsys: pytest.CaptureFixture[
     assert "4.595 GiB of weights in int4, " in capsys.readouterr().out
     assert main(["simulate", "llama-3-8b", *flags, "--dtype", "float32"]) == 0
     assert "29.92 GiB of weights in float32, 256 KiB of KV cache a token" in capsys.readouterr().out
+
+
+def test_an_index_leaves_attention_what_it_chooses() -> None:
+    """By hand: 61 layers, 128 heads over latents of 512 beside 64 that are turned; indexes of 64
+    heads of 128 score all that is seen.
+    """
+    model = MODELS["deepseek-v3.2"]
+    roofline, pair, score = Roofline(model, H100, 8, 16), 61 * 2 * 128 * (576 + 512), 61 * 64 * 258
+    dense = 61 * 2 * 128 * (192 + 128)  # with keys and values of all heads
+
+    def work(**figures: float) -> float:
+        plain = model.flops_per_token * figures.get("tokens", 3)
+        asked = {name: value for name, value in figures.items() if name != "tokens"}
+        seconds, _ = roofline.parts(Work(**asked))  # type: ignore[arg-type]
+        return seconds * H100.compute_share * 8 * H100.flops - plain * H100.flops / roofline._peak
+
+    for context, attended in ((1_000, 1_000), (2_048, 2_048), (100_000, 2_048)):
+        found = work(decode_seqs=3, decode_context=3 * context)
+        assert found == pytest.approx(3 * (attended * pair + context * score))
+        drafts = work(tokens=5, draft_tokens=5, draft_pairs=5 * context)
+        assert drafts == pytest.approx(5 * (attended * pair + context * score))
+        shape = Work(decode_seqs=3, decode_context=3 * context)
+        more = roofline.parts(shape)[1] - roofline.parts(shape._replace(decode_context=0))[1]
+        read = attended * 61 * 576 * 2 + context * 61 * 128 * 2
+        shared = 8 * H100.bandwidth * H100.bandwidth_share
+        found_at = 1 + H100.block_tokens / 16
+        assert more * shared == pytest.approx(3 * read * 8 * found_at)
+    for count, each in ((1_000, dense), (100_000, None)):
+        pairs = count * (count + 1) / 2
+        found = work(tokens=count, prefill_tokens=count, prefill_pairs=pairs, prefill_context=count)
+        own = pairs * dense if each else count * 2_048 * pair
+        assert found == pytest.approx(own + pairs * score, rel=1e-6)

@@ -374,6 +374,11 @@ ARCHITECTURES = (
         "mistral3", "ministral3", "Ministral3ForCausalLM", interleaved=True, yarn_weight=1.0,
     ),
     Architecture(
+        "phi2", "phi", "PhiForCausalLM", eps=LAYER_NORM,
+        names={"output_norm": "model.final_layernorm", "attn_output": "self_attn.dense",
+               "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"},
+    ),
+    Architecture(
         "phi3", "phi3", "Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=_WINDOW,
     ),
     Architecture(
@@ -439,6 +444,20 @@ ARCHITECTURES = (
     Architecture("command-r", "cohere", "CohereForCausalLM", eps=LAYER_NORM, fields=_LOGITS),
     Architecture(
         "cohere2", "cohere2", "Cohere2ForCausalLM", eps=LAYER_NORM, fields={**_LOGITS, **_WINDOW},
+    ),
+    Architecture(
+        "cohere2moe", "cohere2_moe", "Cohere2MoeForCausalLM", EXPERTS, sigmoid=True,
+        eps=LAYER_NORM, names=_SHARED, fixed={"expert_selection_fn": "sigmoid"},
+        fields={
+            **_LOGITS, **_WINDOW, RMS[0]: RMS[1],
+            "feed_forward_length": "prefix_dense_intermediate_size",
+            "expert_feed_forward_length": "intermediate_size",
+            "expert_shared_count": "num_shared_experts",
+            "expert_weights_norm": "norm_topk_prob",
+            "leading_dense_block_count": "first_k_dense_replace",
+            "nextn_predict_layers": "num_nextn_predict_layers",
+        },
+        aside=("expert_shared_feed_forward_length",),
     ),
     Architecture("arcee", "arcee", "ArceeForCausalLM", interleaved=True),
     Architecture(
@@ -565,5 +584,16 @@ ARCHITECTURES = (
     Architecture(
         "granite_swa", "granite_swa", "GraniteSWAForCausalLM", interleaved=True,
         names={"attn_sinks": "self_attn.sinks"}, fields={**_GRANITE, **_WINDOW},
+    ),
+    Architecture(
+        "granite_swa", "granitemoe_swa", "GraniteMoeSWAForCausalLM", EXPERTS, interleaved=True,
+        names={
+            "attn_sinks": "self_attn.sinks",
+            "ffn_gate_inp": "block_sparse_moe.router.layer",
+            "ffn_gate_up_exps": "mlp.experts.{}.gate_up_proj",
+            "ffn_up_shexp": "shared_mlp.input_linear",
+            "ffn_down_shexp": "shared_mlp.output_linear",
+        },
+        fields={**_GRANITE, **_WINDOW, **_SHARED_ONE},
     ),
 )  # fmt: skip

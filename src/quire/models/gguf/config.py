@@ -250,7 +250,8 @@ def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> di
     if type(rotated) is not int:
         raise ModelError(f"{file.path}: {name} must be a whole number, but is {short(rotated)}")
     turns = not known.alone and fields.get("position_embedding_type") != "nope"
-    if rotated != head_dim and head_dim and turns and not known.by_layer:
+    told = rotated != head_dim or not known.latent  # whatever the family's usual share is
+    if told and head_dim and turns and not known.by_layer:
         found["partial_rotary_factor"] = rotated / head_dim
     if known.scaled_by_share is not None:
         shares = fields["num_hidden_layers"] == known.scaled_by_share

@@ -25,7 +25,7 @@ from quire.models.shape.model_shape import (
 )
 from quire.models.shape.modules import modules_of
 from quire.models.shape.positions import Positions, positions_of
-from quire.models.shape.reader import read_shape, shape_of
+from quire.models.shape.reader import read_shape, shape_of, unusual
 from quire.models.shape.recurrence import (
     RecurrenceShape,
     check_without_states,
@@ -79,6 +79,7 @@ __all__ = [
     "sampling_defaults",
     "shape_of",
     "stream_sizes_of",
+    "unusual",
     "widest",
     "windows_in_force",
     "windows_of",

@@ -101,6 +101,11 @@ _GEMMA_4 = FamilyFacts(
     ),
 )  # fmt: skip
 
+_COHERE_MOE = (
+    "prefix_dense_sliding_window_pattern", "prefix_dense_intermediate_size", "expert_selection_fn",
+    "shared_expert_combination_strategy",
+)  # fmt: skip
+
 _LATENT: Mapping[str, Any] = {"experts": True, "latent": True, "stretches": True}
 
 FAMILIES = (
@@ -288,6 +293,10 @@ FAMILIES = (
     FamilyFacts(
         "cohere2", "Cohere2ForCausalLM", tied=True, window="alternating", full_every=4,
         stretches=True,
+    ),
+    FamilyFacts(
+        "cohere2_moe", "Cohere2MoeForCausalLM", tied=True, head_size=128, window="alternating",
+        full_every=4, experts=True, stretches=True, own_fields=_COHERE_MOE,
     ),
     FamilyFacts("gemma", "GemmaForCausalLM", tied=True, head_size=256, stretches=True),
     FamilyFacts(

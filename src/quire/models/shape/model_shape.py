@@ -546,3 +546,15 @@ class ModelShape:
         if self.latent is None:
             return 0
         return self._attending * self.latent.flops_per_expansion(self.num_heads)
+
+    @cached_property
+    def flops_per_score(self) -> int:
+        """Operations of all indexes for a token and one that it sees; 0: there are none."""
+        if self.index is None:
+            return 0
+        return sum(self.index.layers) * self.index.flops_per_pair
+
+    @cached_property
+    def index_bytes_per_token(self) -> int:
+        """What of ``kv_bytes_per_token`` is keys by which an index chooses."""
+        return 0 if self.index is None else sum(self.index.layers) * self._index_bytes

@@ -6,7 +6,7 @@ So every field must be understood, or known to change nothing here; any other is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as short
@@ -110,8 +110,8 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
         num_kv_heads=_kv_heads(fields, family, heads),
         head_size=fields.positive("head_dim", family.head_size or hidden // heads),
         intermediate_size=_size(
-            widest(fields, family), "intermediate_size_mlp", "intermediate_size", "ffn_dim",
-            "n_inner", "ffn_hidden_size", default=4 * hidden,
+            widest(fields, family), "intermediate_size_mlp", "prefix_dense_intermediate_size",
+            "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", default=4 * hidden,
         ),
         vocab_size=fields.positive("vocab_size"),
         max_positions=positions.default,
@@ -178,8 +178,8 @@ def _notes(fields: ConfigFields, family: FamilyFacts, is_part: bool) -> tuple[st
         notes.append("layers that guess further tokens are left out: only speculation loads them")
     if family.index:
         notes.append(
-            "attention is counted over all tokens that are seen, though an index chooses a part of "
-            "them: texts beyond index_topk are faster than this"
+            "beyond index_topk tokens attention is counted over those that an index chooses, as if "
+            "all texts of a step were equally long: where they are not, steps are a little faster"
         )
     if is_part:
         notes.append("texts only: what sees images is left out")
@@ -208,11 +208,12 @@ def _with_text(fields: ConfigFields) -> tuple[ConfigFields, str]:
             fields.holding({**fields.values, **inner}) if isinstance(inner, dict) else fields
         ), ""
     if isinstance(inner, dict):
-        found: dict[str, list[str]] = {}
-        for name, value in fields.values.items():
-            known = name in UNDERSTOOD or is_of_images(name) or isinstance(value, dict)
-            if not known and not is_neutral(name, fields.values):
-                found.setdefault(kind_of(name), []).append(name)
+        found = _by_kind(
+            name
+            for name, value in fields.values.items()
+            if not (name in UNDERSTOOD or is_of_images(name) or isinstance(value, dict))
+            and not is_neutral(name, fields.values)
+        )
         if found:
             raise ModelError(_refusal(fields.source, found))
     return decoder, fields.get("model_type", str, "")
@@ -244,10 +245,8 @@ def _known_family(fields: ConfigFields) -> FamilyFacts:
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     family = find_family(architecture, model_type)
     understood = _UNDERSTOOD_SOMEWHERE if family is None else _understood(family)
-    found: dict[str, list[str]] = {}
-    for name in fields.values:
-        if name not in understood and not is_neutral(name, fields.values):
-            found.setdefault(kind_of(name), []).append(name)
+    names = (name for name in fields.values if name not in understood)
+    found = _by_kind(name for name in names if not is_neutral(name, fields.values))
     window = _unknown_window(fields, family)
     if window is not None:
         found.setdefault("windows", []).append(window)
@@ -272,16 +271,37 @@ def _understood(family: FamilyFacts) -> frozenset[str]:
     return understood | OF_LATENTS if family.latent else understood
 
 
-def _refusal(source: str, found: Mapping[str, list[str]]) -> str:
+def unusual(fields: ConfigFields) -> str:
+    """What a config has that no family here has, by its likely subject; "": nothing."""
+    names = (name for name in fields.values if name not in _UNDERSTOOD_SOMEWHERE)
+    return "; ".join(_told(_by_kind(name for name in names if not is_neutral(name, fields.values))))
+
+
+def _by_kind(names: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(kind_of(name), []).append(name)
+    return found
+
+
+def _told(found: Mapping[str, list[str]]) -> list[str]:
     parts = []
     for kind, names in found.items():
         more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-        shown = ", ".join([*(name[:60] for name in names[:_SHOWN]), *more])
+        shown = ", ".join([*(name[:100] for name in names[:_SHOWN]), *more])
         parts.append(f"{kind} ({shown})" if shown else kind)
-    return (
-        f"{source}: not simulated yet: {'; '.join(parts)}. A field that changes neither the "
-        "model's bytes nor its arithmetic can be left out of a copy of the file"
-    )
+    return parts
+
+
+def _refusal(source: str, found: Mapping[str, list[str]]) -> str:
+    if all(found.values()):
+        then = (
+            "A field that changes neither the model's bytes nor its arithmetic can be left out of "
+            "a copy of the file"
+        )
+    else:
+        then = "It may be served all the same, through transformers: docs/reference/families.md"
+    return f"{source}: not simulated yet: {'; '.join(_told(found))}. {then}"
 
 
 def _windows(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, ...]:

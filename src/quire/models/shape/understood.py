@@ -150,9 +150,13 @@ _AT_REST: Mapping[str, object] = {
 """Of Cohere's, and what its code has whatever they say."""
 
 _KINDS = (
+    (r"^index", "an index that chooses what is attended to"),
+    (r"^hc_|^altup|hyper_connection", "streams beside the residual one"),
+    (r"compress_r|compressor", "attention over compressed texts"),
+    (r"ngram", "tables of n-grams"),
     (r"expert|moe|routed|router|topk_|first_k_dense|mlp_only|decoder_sparse|n_group|scoring_func"
      r"|norm_topk|aux_loss|seq_aux|ep_size", "mixtures of experts"),
-    (r"lora_rank|qk_nope|qk_rope|v_head_dim|^index_", "latent attention"),
+    (r"lora_rank|qk_nope|qk_rope|v_head_dim|o_lora", "latent attention"),
     (r"quant|compress|kv_cache_scheme", "weights that are stored rounded"),
     (r"window|chunk|local_attention|attention_types|attention_layers", "windows"),
     (r"mamba|ssm|linear_|conv|rwkv|time_|hybrid|state|attn_layer|full_attention", "layers without "
@@ -160,7 +164,8 @@ _KINDS = (
     (r"shared_layers|share|cla_", "layers that share keys and values"),
     (r"vision|image|audio|video|speech|mm_|projector", "images and sounds"),
     (r"encoder|cross", "encoders"),
-    (r"multi_query|kv_heads|heads_per_layer|block_configs|new_decoder", "other numbers of heads"),
+    (r"multi_query|kv_heads|attention_heads|heads_per_layer|block_configs|new_decoder",
+     "other numbers of heads"),
     (r"nextn|mtp|draft|medusa", "layers that guess further tokens"),
 )  # fmt: skip
 

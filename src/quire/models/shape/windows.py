@@ -23,6 +23,7 @@ _EVERY = (
     "sliding_window_pattern", "_sliding_window_pattern", "layer_switch",
     "global_attn_every_n_layers",
 )  # fmt: skip
+_BEFORE = "prefix_dense_sliding_window_pattern"  # of layers that a rule does not count
 _FIRST_WINDOWED = 28  # layer of Qwen's, where ``max_window_layers`` is absent
 
 
@@ -58,14 +59,13 @@ def windows_of(fields: ConfigFields, family: FamilyFacts) -> tuple[int | None, .
     if family.window in ("listed", "named"):
         raise ModelError(f"{fields.source}: layer_types must tell where sliding_window counts")
     if family.window == "alternating":
-        every = _full_every(fields, family)
-        return _ending(
-            tuple(
-                None if every and (layer + 1) % every == 0 else window
-                for layer in range(num_layers)
-            ),
-            family,
-        )
+        every, first = _full_every(fields, family), _before_rule(fields, family)
+        own = fields.positive(_BEFORE, 1)
+        marks = [
+            (layer + 1) % own if layer < first else every == 0 or (layer - first + 1) % every
+            for layer in range(num_layers)
+        ]
+        return _ending(tuple(window if mark else None for mark in marks), family)
     first = fields.get("max_window_layers", int, _FIRST_WINDOWED)
     return tuple(window if layer >= first else None for layer in range(num_layers))
 
@@ -109,6 +109,11 @@ def windows_in_force(windows: Sequence[int | None], longest: int | None) -> tupl
         None if window is None or (longest is not None and window >= longest) else window
         for window in windows
     )
+
+
+def _before_rule(fields: ConfigFields, family: FamilyFacts) -> int:
+    """The layers without experts that come before those that are counted."""
+    return fields.get("first_k_dense_replace", int, 0) if _BEFORE in family.own_fields else 0
 
 
 def _full_every(fields: ConfigFields, family: FamilyFacts) -> int:

@@ -227,7 +227,9 @@ def test_deepseek_is_planned_and_what_is_more_is_refused(
     assert main(["simulate", path, "--dataset", "sharegpt", *machine]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"quire: error: {path}: not simulated yet: ")
-    assert "copy of the file" in line
+    known = "model_type" not in changes
+    assert ("copy of the file" in line) == known
+    assert ("may be served all the same, through transformers" in line) != known
 
 
 def test_of_a_family_that_is_not_known_what_no_family_has_is_named(tmp_path: Path) -> None:
@@ -238,7 +240,8 @@ def test_of_a_family_that_is_not_known_what_no_family_has_is_named(tmp_path: Pat
         read_shape(write(tmp_path, DEEPSEEK, **named, **fields))
     told = str(raised.value)
     assert "compress_ratios" in told and "indexer_brand_new" in told and "index_topk" not in told
-    assert "the layers of model_type 'deepseek_v4'. A field" in told
+    assert "attention over compressed texts (compress_ratios)" in told
+    assert "the layers of model_type 'deepseek_v4'. It may be served all the same" in told
 
 
 @pytest.mark.parametrize(
@@ -257,6 +260,11 @@ def test_of_a_family_that_is_not_known_what_no_family_has_is_named(tmp_path: Pat
         ({"sliding_window": -1}, "sliding_window must be at least 1"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types: linear_attention"),
         ({"attention_chunk_size": 8192}, "windows (attention_chunk_size)"),
+        ({"index_topk_blocks": 8}, "an index that chooses what is attended to (index_topk_blocks)"),
+        ({"hc_mult": 4}, "streams beside the residual one (hc_mult)"),
+        ({"heads_per_ngram": 4}, "tables of n-grams (heads_per_ngram)"),
+        ({"o_lora_rank": 4}, "latent attention (o_lora_rank)"),
+        ({"num_sliding_attention_heads": 4}, "heads (num_sliding_attention_heads)"),
         ({"mamba_d_state": 16}, "with another one (mamba_d_state)"),
         ({"num_kv_shared_layers": 10}, "share keys and values (num_kv_shared_layers)"),
         ({"is_encoder_decoder": True}, "encoders (is_encoder_decoder)"),
