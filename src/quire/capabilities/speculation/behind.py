@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from quire.core.protocol import TO_DRAFT, Chunk, Readout, Step
 
 _MOST = 32  # tokens of a sequence
+_MOST_ENDED = 4096  # sequences, of which those of sessions may go on
 
 
 class Behind:
@@ -19,12 +20,13 @@ class Behind:
 
     keeps_states: whether its layers keep some. A state cannot be cut back, so all drafts are left,
         whoever has made them, until it is known which were right; and which of these lie before the
-        end of the text, where it has one among them.
+        end of the text, where it has one among them. That is told by the next turn of a session.
     """
 
     def __init__(self, *, keeps_states: bool = False) -> None:
         self.keeps_states = keeps_states
         self._chunks: dict[int, Chunk] = {}
+        self._ended: dict[int, Chunk] = {}  # right drafts of the last step of those that ended
 
     def before_moves(self, step: Step) -> list[Chunk]:
         """What is to be computed before a step moves blocks: nothing, if all sequences just go on
@@ -39,6 +41,11 @@ class Behind:
         if not self.keeps_states:
             return due
         ended = {*step.closed, *(opened.seq_id for opened in step.opened)}
+        for one in due:
+            if one.seq_id in ended and one.drafts:
+                self._ended[one.seq_id] = _part(one, one.token_ids, _num_settled(one))
+        while len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
         return [one if one.seq_id in ended else _with_drafts(one, 0) for one in due]
 
     def leave(self, chunks: Sequence[Chunk]) -> bool:
@@ -67,10 +74,21 @@ class Behind:
             settled = _num_settled(chunk)
             token_ids = token_ids if to_draft else token_ids[:settled]
             chunk = _with_drafts(chunk, len(token_ids) - settled)
-        before = self._chunks.pop(chunk.seq_id, None)
+        before = self._chunks.pop(chunk.seq_id, None) or self._of_last_turn(chunk)
         if before is None:
             return chunk._replace(token_ids=token_ids)
         return chunk._replace(token_ids=[*before.token_ids, *token_ids], start=before.start)
+
+    def _of_last_turn(self, chunk: Chunk) -> Chunk | None:
+        """Drafts that its session's last turn ended within, as far as they belong to the text: as
+        many as its target's state has yet to see, too.
+        """
+        ended = self._ended.pop(chunk.seq_id, None)
+        if ended is None:
+            return None
+        right = ended.token_ids[: chunk.table.kv_groups[-1].confirmed]
+        follows = right and ended.start + len(right) == chunk.start
+        return ended._replace(token_ids=right) if follows else None
 
     def further(self, chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
         """What is to be computed for one more draft after ``token_ids``, which are a chunk's as far
@@ -98,6 +116,7 @@ class Behind:
     def clear(self) -> None:
         """Forget all that was put off."""
         self._chunks.clear()
+        self._ended.clear()
 
 
 def _num_settled(chunk: Chunk) -> int:
