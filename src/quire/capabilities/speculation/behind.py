@@ -80,15 +80,15 @@ class Behind:
         return chunk._replace(token_ids=[*before.token_ids, *token_ids], start=before.start)
 
     def _of_last_turn(self, chunk: Chunk) -> Chunk | None:
-        """Drafts that its session's last turn ended within, as far as they belong to the text: as
-        many as its target's state has yet to see, too.
+        """Drafts of its session's last turn that belong to the text: as many as its target's state
+        has yet to see, too. None once a window has moved on: their keys are not all there.
         """
         ended = self._ended.pop(chunk.seq_id, None)
         if ended is None:
             return None
         right = ended.token_ids[: chunk.table.kv_groups[-1].confirmed]
-        follows = right and ended.start + len(right) == chunk.start
-        return ended._replace(token_ids=right) if follows else None
+        ended = ended._replace(token_ids=right)
+        return ended if right and _goes_on(ended, {chunk.seq_id: chunk}) else None
 
     def further(self, chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
         """What is to be computed for one more draft after ``token_ids``, which are a chunk's as far
