@@ -57,7 +57,7 @@ MUTANTS = (
         "src/quire/core/scheduling/decoding.py",
         "rests = over and request.request_id in self._sessions",
         "rests = False",
-        f"{_LIVES}[0]",
+        "tests/pure/engine/test_lives.py::test_lives_that_were_not_well_are[5490]",
     ),
     Mutant(
         "a draft model has yet to compute what is moved",

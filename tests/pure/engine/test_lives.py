@@ -60,9 +60,10 @@ WERE_NOT_WELL = [
         Settings(block_size=2, step_tokens=4),
         (Ask(0, "scored", (1,) * 14, scored=True), Fault(0), Abort(0, 0, mid=True)),
     ),
-    # Who aborts a session's turn just after drafts of it were right leaves a draft model's state
-    # before them.
+    # Turns that ended with right drafts that a draft model's states had yet to see: aborted, and
+    # under a window that had moved on before the next one.
     draw(54002099),
+    draw(5490),
 ]
 
 
