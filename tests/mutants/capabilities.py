@@ -47,8 +47,8 @@ MUTANTS = (
     Mutant(
         "a text that goes on has all drafts that were right, though it ended before",
         "src/quire/capabilities/speculation/behind.py",
-        "return left._replace(token_ids=left.token_ids[:count])",
-        "return left",
+        "right = left.token_ids[: chunk.table.kv_groups[-1].confirmed]",
+        "right = left.token_ids",
         "tests/pure/capabilities/speculation/test_behind.py"
         "::test_a_text_that_goes_on_tells_how_much_of_its_drafts_it_has",
     ),

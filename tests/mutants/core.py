@@ -227,7 +227,7 @@ MUTANTS = (
     Mutant(
         "no copy on write",
         f"{_MEMORY}/paged.py",
-        "if ref_counts[table.blocks[index]] > 1:",
+        "if offset and ref_counts[table.blocks[index]] > 1:",
         "if False:",
         f"{_FIGURES}::test_figure_8_parallel_samples_copy_the_shared_last_block_once",
     ),

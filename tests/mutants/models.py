@@ -131,8 +131,8 @@ MUTANTS = (
     Mutant(
         "Gemma's windows are in every layer",
         f"{_MODELS}/shape/windows.py",
-        "None if every and (layer + 1) % every == 0 else window",
-        "window",
+        "tuple(window if mark else None for mark in marks)",
+        "tuple(window for mark in marks)",
         f"{_READER}::test_windows_of_gemma_leave_out_every_so_many_layers",
     ),
     Mutant(
