@@ -17,8 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import flags_of
-
+from benchmarks.common import flags_of
 from benchmarks.peers.models import SHAPES, Shape, save_random
 from quire import LLM, SamplingParams
 from quire.kernels.threads import usable_cores
