@@ -417,6 +417,19 @@ def test_questions_are_put_as_there_is_time_for_them(monkeypatch: pytest.MonkeyP
     assert calls == [3, 3, 1]
 
 
+def test_who_asks_is_told_whatever_the_engine_ends_with() -> None:
+    async def call(act: Any) -> Any:
+        raise RuntimeError("it has ended")
+
+    async def run() -> None:
+        ask = watching.Queries(SimpleNamespace(call=call)).ask  # type: ignore[arg-type]
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="it has ended"):
+                await asyncio.wait_for(ask("state", int), 60)
+
+    asyncio.run(run())
+
+
 def test_pages_that_never_read_are_nobodys_burden(server: LiveServer) -> None:
     address = ("127.0.0.1", server.server.port)
     server.script(" an answer")

@@ -53,9 +53,11 @@ from quire.models.transformers_ranks import HeldLayers, RankDivision
 from quire.models.weights import Weights
 
 # The names under which transformers finds our attention, and the probe.
-_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention"})
 _PAGED = "quire"
 _PROBE = "quire_probe"
+
+# Of layers that texts as short as those of the check show as they are.
+_KINDS = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention"})
 
 _LONGEST = 2**24  # tokens; windows are probed over as many
 

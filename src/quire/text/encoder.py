@@ -132,7 +132,8 @@ class Encoder:
         """Two texts as one prompt, cut to ``most`` tokens; RequestError if they cannot fit."""
         for text in (first, second):
             self._check_text(field, text, to_be_cut=most is not None)
-        return self.tokenizer.encode_pair(first, second, most)
+        with _naming(field):
+            return self.tokenizer.encode_pair(first, second, most)
 
     def _check_text(self, field: str, text: str, *, to_be_cut: bool) -> None:
         self.check_characters(field, len(text))
@@ -186,6 +187,8 @@ def _naming(field: str) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
+        if error.field != "prompt":
+            raise
         raise RequestError(f"{field}: {error}", field) from None
 
 

@@ -266,8 +266,10 @@ def test_what_a_tokenizer_gives_up_at_ends_one_request() -> None:
         with pytest.raises(RequestError, match="suffix: the model's tokenizer gave up: ") as raised:
             give("suffix", "a" * 40)
         assert raised.value.field == "suffix"
-    with pytest.raises(RequestError, match="gave up"):
-        encoder.encode_pair("prompt", "a" * 40, "b")
+    for most in (None, 8):
+        with pytest.raises(RequestError, match=r"documents\[0\]: .* gave up") as raised:
+            encoder.encode_pair("documents[0]", "a" * 40, "b", most)
+        assert raised.value.field == "documents[0]"
     with pytest.raises(RequestError, match="gave up"):
         encoder.encode("prompt", "a" * (PIECE + 1))
     assert encoder.encode("prompt", "the town") == [*backend.encode("the town").ids]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from quire.core.errors import ConfigError, ModelError
@@ -20,6 +22,7 @@ from quire.models.transformers_model import TransformersModel
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import Tensors, rewritten
+from support.small_models import CONFIGS
 
 ModelDir = Callable[[str], Path]
 
@@ -264,3 +267,16 @@ def test_how_many_heads_a_falcon_has(
 ) -> None:
     directory = changed(model_dir("falcon"), tmp_path / "changed", **fields)
     assert read_shape(directory / "config.json").num_kv_heads == heads
+
+
+def test_the_newest_transformers_knows_all_small_models() -> None:
+    """Where one is not known its tests are skipped, as a name that is wrong would be."""
+    lock = (Path(__file__).parents[3] / "locks/dev.txt").read_text(encoding="utf-8")
+    newest = max(re.findall(r"^transformers==(\d+)\.(\d+)", lock, re.MULTILINE), key=_numbers)
+    if _numbers(transformers.__version__.split(".")[:2]) < _numbers(newest):
+        pytest.skip("an older release knows fewer")
+    assert [one for one, _ in CONFIGS.values() if not hasattr(transformers, one)] == []
+
+
+def _numbers(parts: Sequence[str]) -> list[int]:
+    return [int(part) for part in parts]

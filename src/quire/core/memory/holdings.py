@@ -194,6 +194,15 @@ class Holdings:
         table.num_tokens = first + count
         self._occupancy.fill(table, first // self._block_size - table.num_dropped)
 
+    def write_in_place(self, table: BlockList, block: int, end: int, count: int) -> None:
+        """``write`` up to slot ``end`` of its last block, which is its own."""
+        occupancy = self._occupancy
+        if table.promised > table.num_tokens:
+            occupancy.reserved -= min(count, table.reserved)
+        table.num_tokens += count
+        if end > occupancy.filled[block]:
+            occupancy.extend(block, end - occupancy.filled[block])
+
     def copy_on_write(self, table: BlockList, index: int, offset: int) -> BlockMove:
         """A block of its own, in place of one that others hold too."""
         source, target = table.blocks[index], self._device.take()

@@ -163,8 +163,7 @@ class PagedAllocator:
     def append(
         self, new_tokens: Mapping[int, int], group: Collection[int] = ()
     ) -> list[BlockMove] | None:
-        if self.window is not None:
-            self.drop(group or new_tokens)
+        self.drop(group or new_tokens)
         if len(new_tokens) == 1 and self._append_in_place(new_tokens):
             return []
         if self.blocks_to_append(new_tokens) > self.device.num_free:
@@ -417,19 +416,14 @@ class PagedAllocator:
     def _append_in_place(self, new_tokens: Mapping[int, int]) -> bool:
         """Tokens of one sequence, into a block of its own that has room: most appends."""
         ((seq_id, count),) = new_tokens.items()
-        table, occupancy = self.tables[seq_id], self.occupancy
+        table = self.tables[seq_id]
         index, offset = divmod(table.num_tokens, self.block_size)
-        end = offset + count
-        if not offset or end > self.block_size:
+        if not offset or offset + count > self.block_size:
             return False
         block = table.blocks[index - table.num_dropped]
         if self.device.ref_counts[block] != 1:
             return False
-        if table.promised > table.num_tokens:
-            occupancy.reserved -= min(count, table.reserved)
-        table.num_tokens += count
-        if end > occupancy.filled[block]:
-            occupancy.extend(block, end - occupancy.filled[block])
+        self._holdings.write_in_place(table, block, offset + count, count)
         return True
 
     def _still_on_device(self, host_blocks: Iterable[int]) -> dict[int, int]:

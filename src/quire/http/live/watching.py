@@ -247,7 +247,7 @@ class Queries:
             asked, self._waiting = self._waiting, {}
             try:
                 found, took = await self._engine.call(partial(_put, [*asked.values()]))
-            except QuireError as error:  # the engine has gone
+            except Exception as error:  # as if the engine has gone: nobody waits for ever
                 found, took = [error] * len(asked), 0.0
             self._next = time.monotonic() + took * (1 / _SHARE - 1)
             for one, given in zip(asked.values(), found, strict=False):

@@ -186,8 +186,8 @@ class ChangeRanking:
         strain = self._strain(change)
         if not base:
             guess = 0.7 * self.saturation.request_rate
-            meets = lambda rate: strain(rate) <= 1  # noqa: E731
-            return highest_rate(meets, [guess], guess / 70, 30 * guess, _CLOSE)[0]
+            limits = (guess / 70, 30 * guess)
+            return highest_rate(lambda rate: strain(rate) <= 1, [guess], *limits, _CLOSE)[0]
         high = high if math.isfinite(high) else base * (1 + _CLOSE)
 
         def search(meets: Callable[[float], bool]) -> tuple[float, float]:
