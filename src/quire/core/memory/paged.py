@@ -163,7 +163,8 @@ class PagedAllocator:
     def append(
         self, new_tokens: Mapping[int, int], group: Collection[int] = ()
     ) -> list[BlockMove] | None:
-        self.drop(group or new_tokens)
+        if self.window is not None:  # most have none, and this is done for every token
+            self.drop(group or new_tokens)
         if len(new_tokens) == 1 and self._append_in_place(new_tokens):
             return []
         if self.blocks_to_append(new_tokens) > self.device.num_free:
