@@ -142,6 +142,14 @@ def test_a_step_of_plain_samples_is_submitted_without_waiting(model_dir: ModelDi
         assert not any(delta.finish_reason == "error" for delta in llm.engine.step())
 
 
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_drafts_from_texts_do_not_change_tokens(method: str, model_dir: ModelDir) -> None:
+    options = {"dtype": "float32", "device": "cuda", "gpu_memory_utilization": 0.3}
+    plain = tokens(model_dir("llama"), GREEDY, **options)
+    drafts = {"method": method, "num_speculative_tokens": 5}
+    assert tokens(model_dir("llama"), GREEDY, speculative_config=drafts, **options) == plain
+
+
 @pytest.mark.parametrize("mode", ["swap", "recompute", "auto"])
 def test_preemption_does_not_change_tokens(mode: str, model_dir: ModelDir) -> None:
     directory = model_dir("llama")
@@ -157,6 +165,20 @@ def test_preemption_does_not_change_tokens(mode: str, model_dir: ModelDir) -> No
         **options,
     )
     assert small == roomy
+
+
+def test_an_engine_starts_where_another_has_become_garbage(model_dir: ModelDir) -> None:
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        first = tokens(model_dir("llama"), GREEDY, device="cuda", gpu_memory_utilization=0.6)
+        gc.set_threshold(1)  # collects as often as can be, in recordings too
+        gc.enable()
+        again = tokens(model_dir("llama"), GREEDY, device="cuda", gpu_memory_utilization=0.6)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    assert again == first
 
 
 def test_the_pool_keeps_to_its_share(model_dir: ModelDir) -> None:

@@ -69,7 +69,8 @@ class ByWayOfTheGPU:
         plan: Any,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        moved = _kv_on_gpu(kv)
+        storages = _Storages()
+        moved = storages.moved(kv)
         out = self._kernels.attend(
             query.cuda(),
             key.cuda(),
@@ -84,7 +85,7 @@ class ByWayOfTheGPU:
             plan,
             None if rotation is None else Rotation(*map(_on_gpu, rotation)),
         )
-        _copy_back(moved, kv)
+        storages.copy_back()
         return out.cpu()
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
@@ -111,12 +112,40 @@ class ByWayOfTheGPU:
         pools, others = (
             [layer for layer in layers if isinstance(layer, LayerKV)] for layers in (source, target)
         )
-        origin = [_kv_on_gpu(layer) for layer in pools]
-        same = all(one is other for one, other in zip(pools, others, strict=True))
-        destination = origin if same else [_kv_on_gpu(layer) for layer in others]
+        storages = _Storages()
+        origin, destination = (
+            [storages.moved(layer) for layer in layers] for layers in (pools, others)
+        )
         self._kernels.copy_blocks(origin, destination, pairs)
-        for moved, layer in zip(destination, others, strict=True):
-            _copy_back(moved, layer)
+        storages.copy_back()
+
+
+class _Storages:
+    """What tensors lie in, on the GPU: they keep their strides, and may share what they lie in."""
+
+    def __init__(self) -> None:
+        self._moved: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def moved(self, kv: LayerKV) -> LayerKV:
+        return kv._replace(
+            keys=self._tensor(kv.keys),
+            values=self._tensor(kv.values),
+            key_scales=None if kv.key_scales is None else self._tensor(kv.key_scales),
+            value_scales=None if kv.value_scales is None else self._tensor(kv.value_scales),
+        )
+
+    def _tensor(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        key = storage.data_ptr(), tensor.dtype
+        if key not in self._moved:
+            whole = tensor.new_empty(0).set_(storage)
+            self._moved[key] = whole, whole.cuda()
+        place = tensor.size(), tensor.stride(), tensor.storage_offset()
+        return self._moved[key][1].as_strided(*place)
+
+    def copy_back(self) -> None:
+        for here, there in self._moved.values():
+            here.copy_(there)
 
 
 def _mend_the_interpreter() -> None:
@@ -163,16 +192,6 @@ def _mend_the_interpreter() -> None:
 
 def _on_gpu(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.cuda()
-
-
-def _kv_on_gpu(kv: LayerKV) -> LayerKV:
-    scales = _on_gpu(kv.key_scales), _on_gpu(kv.value_scales)
-    return LayerKV(kv.keys.cuda(), kv.values.cuda(), kv.kv_group, *scales)
-
-
-def _copy_back(moved: LayerKV, kv: LayerKV) -> None:
-    for mine, theirs in zip(moved.parts, kv.parts, strict=True):
-        theirs.copy_(mine)
 
 
 def _norm_on_gpu(norm: Norm | None) -> Norm | None:

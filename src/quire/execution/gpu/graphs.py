@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -84,7 +86,8 @@ class CUDARecorder:
             compute()
         main.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads may use the device meanwhile, those of another model's engine for one.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = compute()
         self._pool = graph.pool()
 
@@ -109,7 +112,8 @@ class RecordedSteps:
         self._others = sorted(size for size in sizes if not size.decodes)
         # The largest first: the others find room in its memory.
         largest_first = sorted(sizes, reverse=True)
-        self._replays = {size: recorder.record(compute(size)) for size in largest_first}
+        with _nothing_collected():
+            self._replays = {size: recorder.record(compute(size)) for size in largest_first}
 
     def size_for(self, num_tokens: int, num_seqs: int) -> StepSize | None:
         """The least size that a batch fits in; None: there is none."""
@@ -119,6 +123,22 @@ class RecordedSteps:
     def replay(self, size: StepSize) -> Tensor:
         """Compute what is in the inputs now: [tokens, d], overwritten by the next replay."""
         return self._replays[size]()
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Collect no garbage until the end.
+
+    An engine that nobody holds any more has graphs of its own. Where these are let go of while
+    launches are recorded, CUDA gives up the recording.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _least(sizes: Sequence[StepSize], num_tokens: int) -> StepSize | None:

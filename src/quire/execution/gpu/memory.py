@@ -6,6 +6,7 @@ And the main memory that the pool is swapped to.
 from __future__ import annotations
 
 import fcntl
+import gc
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,7 @@ class DeviceMemory(Protocol):
         ...
 
     def trim(self) -> None:
-        """Give back what is held for later use, and let the peak begin anew."""
+        """Give back what nobody uses, and let the peak begin anew."""
         ...
 
 
@@ -69,6 +70,7 @@ class CUDAMemory:
         return torch.cuda.max_memory_reserved(self._device)
 
     def trim(self) -> None:
+        gc.collect()  # an engine that nobody holds any more, for one
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -88,6 +90,7 @@ class MemoryPlan:
         self._memory = memory
         self._share = int(memory.total * utilization)
         self._utilization = utilization
+        memory.trim()
         self._free_at_start, self._held_at_start = memory.free(), memory.held()
         if self._free_at_start < self._share:
             possible = int(self._free_at_start / memory.total * 100) / 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from itertools import product
 
@@ -57,6 +58,7 @@ class Recorder:
         self.recorded: list[int] = []
 
     def record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        assert not gc.isenabled(), "to let go of another engine's graphs ends a recording"
         self.recorded.append(len(compute()))
         return compute
 
@@ -71,3 +73,4 @@ def test_a_batch_is_computed_by_the_least_size_that_holds_it() -> None:
     assert [steps.size_for(n, n) for n in (1, 2, 3, 8, 9)] == [one, two, many, many, large]
     assert [steps.size_for(n, 1) for n in (2, 4, 5, 16, 17)] == [mixed, mixed, large, large, None]
     assert len(steps.replay(many)) == 8
+    assert gc.isenabled()
