@@ -33,6 +33,7 @@ from quire.kernels.mlps import Activation
 from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, Norm, Rotation
 
 _TYPES = {
+    torch.float64: "fp64",
     torch.float32: "fp32",
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
@@ -129,6 +130,8 @@ def launch_others(kernels: GPUKernels, dtype: torch.dtype) -> None:
     kernels.add_norm(x, x, Norm(4096, torch.zeros(4096, dtype=dtype), 1e-6))
     for name in ("silu", "gelu", "gelu_new", "relu"):
         kernels.activate(x, Activation(name, gated=True))
+    kernels.draw(x.float(), None)
+    kernels.draw(x.float(), torch.zeros(6, 5, dtype=torch.float64))
 
 
 def compile_launch(launch: Launch, capability: tuple[int, int]) -> CompiledKernel:

@@ -121,7 +121,9 @@ def test_running_ahead_does_not_change_tokens(
 
 def test_a_step_of_plain_samples_is_submitted_without_waiting(model_dir: ModelDir) -> None:
     llm = LLM(model_dir("llama"), max_model_len=128, device="cuda", gpu_memory_utilization=0.3)
-    plain = [GREEDY, SamplingParams(seed=5, max_tokens=40, ignore_eos=True, logprobs=1)] * 2
+    filtered = SamplingParams(seed=6, top_k=20, top_p=0.9, max_tokens=40, ignore_eos=True)
+    drawn = SamplingParams(seed=5, max_tokens=40, ignore_eos=True, logprobs=1)
+    plain = [GREEDY, drawn, filtered, drawn]
     for name, (prompt, params) in enumerate(zip(PROMPTS, plain, strict=True)):
         llm.engine.add_request(str(name), prompt, params)
     for _ in range(10):

@@ -42,6 +42,8 @@ def triton_kernels() -> Kernels:
 class ByWayOfTheGPU:
     """``Kernels`` that carry everything to the GPU and back."""
 
+    draws = True
+
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
@@ -102,6 +104,10 @@ class ByWayOfTheGPU:
 
     def argmax(self, x: Tensor) -> Tensor:
         return self._kernels.argmax(x.cuda()).cpu()
+
+    def draw(self, x: Tensor, filters: Tensor | None) -> tuple[Tensor, Tensor]:
+        tokens, peaks = self._kernels.draw(x.cuda(), _on_gpu(filters))
+        return tokens.cpu(), peaks.cpu()
 
     def copy_blocks(
         self,

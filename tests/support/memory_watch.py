@@ -50,6 +50,7 @@ class _Launch:
         self._anywhere = anywhere
         self.program = -1
         self._time = 0
+        self._barriers: list[int] = []  # times at which a program's threads waited for each other
         self._loads: dict[_Extent, list[_Access]] = {}
         self._stores: dict[_Extent, list[_Access]] = {}
 
@@ -58,6 +59,10 @@ class _Launch:
         accesses = self._stores if is_store else self._loads
         self._time += 1
         accesses.setdefault(extent, []).append(_Access(self.program, self._time, addresses))
+
+    def note_barrier(self) -> None:
+        self._time += 1
+        self._barriers.append(self._time)
 
     def _containing(self, first: int, end: int) -> _Extent:
         for extent in self._extents:
@@ -68,7 +73,10 @@ class _Launch:
         raise BadAccessError(f"bytes {first} to {end} are in no tensor of {self._extents}")
 
     def check_order(self) -> None:
-        """No element is written twice, or read by another program, or after it was written."""
+        """No element is written twice, or read by another program, or after it was written.
+
+        Behind a barrier a program may read what it has written.
+        """
         for extent, stores in self._stores.items():
             addresses = np.concatenate([access.addresses for access in stores])
             programs = np.concatenate([np.full(len(a.addresses), a.program) for a in stores])
@@ -80,8 +88,10 @@ class _Launch:
             for load in self._loads.get(extent, ()):
                 place = np.searchsorted(addresses, load.addresses).clip(max=len(addresses) - 1)
                 shared = addresses[place] == load.addresses
-                early = (programs[place] == load.program) & (times[place] > load.time)
-                if (shared & ~early).any():
+                own = programs[place] == load.program
+                early, rounds = times[place] > load.time, np.searchsorted(self._barriers, times)
+                behind = rounds[place] < np.searchsorted(self._barriers, load.time)
+                if (shared & ~(own & (early | behind))).any():
                     raise BadAccessError("an element is read where it may have been written")
 
 
@@ -117,6 +127,10 @@ class MemoryWatch:
     def begin_program(self) -> None:
         if self._launch is not None:
             self._launch.program += 1
+
+    def barrier(self) -> None:
+        if self._launch is not None:
+            self._launch.note_barrier()
 
     def access(self, pointers: Addresses, mask: Any, size: int, is_store: bool) -> None:
         addresses = pointers[mask.astype(bool)]
@@ -179,11 +193,14 @@ def watch_interpreter() -> MemoryWatch:
         watch.begin_program()
         place(*index)
 
+    def watched_barrier() -> None:
+        watch.barrier()
+
     def watched_launch(self: Any, *arguments: Any, **named: Any) -> Any:
         with watch.launch(self.fn.__name__, [*arguments, *named.values()]):
             return execute(self, *arguments, **named)
 
     builder.create_masked_load, builder.create_masked_store = watched_load, watched_store
-    builder.set_grid_idx = watched_place
+    builder.set_grid_idx, builder.create_barrier = watched_place, watched_barrier
     interpreter.GridExecutor.__call__ = watched_launch
     return watch

@@ -368,7 +368,12 @@ class Continuing(NamedTuple):
 
 
 class Kernels(Protocol):
-    """The operations of a decoder beside its matrix products, and perhaps all of it at once."""
+    """The operations of a decoder beside its matrix products, and perhaps all of it at once.
+
+    draws: whether they choose tokens, too.
+    """
+
+    draws: bool = False
 
     def plan(self, batch: AttentionBatch) -> Any:
         """Work that all layers of a step share (index arrays, masks), done once."""
@@ -457,6 +462,18 @@ class Kernels(Protocol):
     def argmax(self, x: Tensor) -> Tensor:
         """The index of the largest in each row, the first of equals or of NaN: [R, V] -> [R]."""
         ...
+
+    def draw(self, x: Tensor, filters: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Choose a token for each row of x, float32 [R, V], as the sampler does, without waiting.
+
+        filters: float64 [R, 5], what the sampler's ``Filters`` hold; a top_k of 1 takes the
+            likeliest. None: all do.
+
+        The tokens [R], in the vocabulary even where a row's numbers are none, and the largest of
+        each row [R], NaN where one is. Kernels that do not draw, as here, raise.
+        """
+        who = type(self).__name__
+        raise NotImplementedError(f"{who} leave it to the sampler")
 
     def choose_of_few(
         self,

@@ -58,6 +58,8 @@ def test_rows_and_moves_stay_inside() -> None:
     with watch_interpreter().blank_tensors():
         kernels.add_norm(x[:, :20], x[:, 20:], Norm(20, torch.ones(20), 1e-6, torch.ones(20)))
         kernels.activate(x, Activation("silu", gated=True))
+        filters = torch.tensor([[1.0, torch.inf, 5, 0.9, 0.5]] * 3, dtype=torch.float64)
+        kernels.draw(x, filters)
     kv = make_kv(6, 2, DIM)
     kernels.copy_blocks([kv], [kv], [(0, 1), (1, 2), (2, 0), (3, 4)])
 
@@ -100,10 +102,21 @@ def again(x, out):  # type: ignore[no-untyped-def]
     tl.store(x + place, tl.load(out + place))
 
 
+def together(x, out):  # type: ignore[no-untyped-def]
+    """Each program, after its threads have waited for each other."""
+    import triton.language as tl
+
+    place = tl.program_id(0) * 4 + tl.arange(0, 4)
+    tl.store(out + place, tl.load(x + place))
+    tl.debug_barrier()
+    tl.load(out + place)
+
+
 @pytest.mark.parametrize(
     ("program", "length", "fault"),
     [
         (beyond, 8, None),
+        (together, 8, None),
         (beyond, 7, "in no tensor"),
         (everywhere, 8, "written twice"),
         (neighbours, 8, "may have been written"),

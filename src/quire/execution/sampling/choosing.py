@@ -61,6 +61,7 @@ class Choosing:
         self._has_pasts = self._has_beams = False
         self._reads_prompts = False  # whether something is made of the states of prompts
         waits = False  # whether choosing takes a look at what is being computed
+        draws_itself = worker.kernels.draws
         for chunk, whose in zip(chunks, known, strict=True):
             request, readout = whose.request, chunk.readout
             params = request.params
@@ -73,9 +74,9 @@ class Choosing:
             length = chunk.start + len(chunk.token_ids) + 1 - rows - chunk.output_start
             if candidates:
                 self._has_beams = waits = True
-            # How many tokens top_k and top_p keep decides what is launched.
+            # How many tokens top_k and top_p keep decides what the sampler launches.
             elif params.temperature and (params.top_k > 0 or params.top_p < 1):
-                waits = True
+                waits = waits or not draws_itself
             past = pasts.get(chunk.seq_id) if pasts else None
             if past is not None:
                 self._has_pasts = True

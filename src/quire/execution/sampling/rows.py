@@ -45,28 +45,34 @@ class Filters(NamedTuple):
 
     temperature: Tensor  # positive, and finite in float32
     max_gap: Tensor  # min_p as the most a token may lie below the likeliest, in nats
-    top_k: Tensor  # the vocabulary's size where all are kept
+    top_k: Tensor  # the vocabulary's size where all are kept; 1 where the likeliest is taken
     top_p: Tensor
     uniform: Tensor  # in [0, 1)
 
     @classmethod
     def of(cls, rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> Filters:
-        table: list[tuple[float, ...]] = []
-        for request, params, branch, position, _ in rows:
-            table.append(
-                (
-                    min(max(params.temperature, FLOAT32.tiny), FLOAT32.max),
-                    -math.log(params.min_p) if params.min_p > 0 else math.inf,
-                    params.top_k if params.top_k > 0 else vocab_size,
-                    params.top_p,
-                    uniform(request.seed, branch, position),
-                )
-            )
-        columns = to_device(torch.tensor(table, dtype=torch.float64), device)
-        return cls(*columns.split_with_sizes([1] * len(cls._fields), 1))
+        table = filter_table(rows, vocab_size, device)
+        return cls(*table.split_with_sizes([1] * len(cls._fields), 1))
 
     def take(self, rows: Tensor) -> Filters:
         return Filters(*[column[rows] for column in self])
+
+
+def filter_table(rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> Tensor:
+    """The columns of ``Filters`` side by side, float64 [N, 5]."""
+    table: list[tuple[float, ...]] = []
+    for request, params, branch, position, _ in rows:
+        greedy = params.temperature == 0
+        table.append(
+            (
+                min(max(params.temperature, FLOAT32.tiny), FLOAT32.max),
+                -math.log(params.min_p) if params.min_p > 0 else math.inf,
+                1 if greedy else params.top_k if params.top_k > 0 else vocab_size,
+                params.top_p,
+                0.0 if greedy else uniform(request.seed, branch, position),
+            )
+        )
+    return to_device(torch.tensor(table, dtype=torch.float64), device)
 
 
 _MASK = 2**64 - 1

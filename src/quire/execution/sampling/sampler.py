@@ -35,6 +35,7 @@ from quire.execution.sampling.rows import (
     Mask,
     Readback,
     SampleRow,
+    filter_table,
     guided,
     to_device,
     uniform,
@@ -137,7 +138,7 @@ def draw(
 ) -> Draws:
     """Choose a token for each row of ``logits``, float32 [R, V], which stay as they are.
 
-    Waits for the device only where a row has top_k or top_p.
+    Waits for the device only where a row has top_k or top_p and the kernels do not draw.
     with_logprobs: work out log-probabilities where rows ask for them.
 
     A row has no distribution to sample if the model gave NaN, +inf or nothing but -inf, or no
@@ -250,6 +251,12 @@ def _pick(
     logits: Tensor, rows: Sequence[SampleRow], kernels: Kernels
 ) -> tuple[Tensor, Tensor, _Slow | None]:
     """The place of one of each row's logits, and the largest of them [R, 1]."""
+    if kernels.draws:
+        filters = None
+        if any(row.params.temperature for row in rows):
+            filters = filter_table(rows, logits.shape[1], logits.device)
+        tokens, peaks = kernels.draw(logits, filters)
+        return tokens, peaks[:, None], None
     tokens = kernels.argmax(logits)
     peaks = logits.gather(1, tokens[:, None])  # argmax takes NaN for the largest
     drawn = [i for i, row in enumerate(rows) if row.params.temperature]
@@ -458,17 +465,15 @@ def _left(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     """
     vocab_size, device = logits.shape[1], logits.device
     edited, filters = process_logits(logits, rows), Filters.of(rows, vocab_size, device)
-    greedy = torch.tensor([[row.params.temperature == 0] for row in rows])
-    top_k = filters.top_k.masked_fill(to_device(greedy, device), 1)
     gaps = (edited.amax(-1, keepdim=True) - edited).div_(filters.temperature.float())
     gaps.masked_fill_(gaps > filters.max_gap.float(), torch.inf)
     mass = _block_weights(gaps.clone())[1].sum(-1, keepdim=True)
     ids, gaps = _likeliest(gaps, vocab_size)
     places = torch.arange(vocab_size, device=device)
-    cdf = _weights(gaps.clone()).double().masked_fill_(places >= top_k, 0.0).cumsum(-1)
-    target = filters.top_p * torch.where(top_k < vocab_size, cdf[:, -1:], mass)
+    cdf = _weights(gaps.clone()).double().masked_fill_(places >= filters.top_k, 0.0).cumsum(-1)
+    target = filters.top_p * torch.where(filters.top_k < vocab_size, cdf[:, -1:], mass)
     last = torch.searchsorted(cdf, target).masked_fill_(filters.top_p >= 1, vocab_size)
-    gaps.masked_fill_((places >= top_k) | (places > last), torch.inf)
+    gaps.masked_fill_((places >= filters.top_k) | (places > last), torch.inf)
     return torch.empty_like(gaps).scatter_(1, ids, -gaps)
 
 

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from quire.kernels.gpu.moves import BlockMover, Route
-from quire.kernels.gpu.programs import attention, rows, store
+from quire.kernels.gpu.programs import attention, draw, rows, store
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
@@ -34,6 +34,8 @@ _HEADS_AT_ONCE = 4  # of the program that stores
 _ELEMENTS_AT_ONCE = 1024  # of the program that activates
 _ROWS_AT_ONCE = 16  # of the program that merges, at most
 _PARTIAL_ELEMENTS_AT_ONCE = 8192
+_TOKENS_AT_ONCE = 4096  # of the program that draws
+_NEAR_TOKENS = 8192  # that it looks at in place of all, at most
 
 
 class _Shape(NamedTuple):
@@ -63,6 +65,8 @@ class GPUKernels(Kernels):
     The KV cache may also be int8 or float8_e4m3fn, if it has scales. Slots of -1 are not written;
     a sequence of no tokens gives zeros: so a batch can be padded to a fixed size.
     """
+
+    draws = True
 
     def __init__(
         self,
@@ -127,6 +131,24 @@ class GPUKernels(Kernels):
 
     def argmax(self, x: Tensor) -> Tensor:
         return x.argmax(-1)
+
+    def draw(self, x: Tensor, filters: Tensor | None) -> tuple[Tensor, Tensor]:
+        num_rows, width = x.shape
+        tokens = x.new_empty(num_rows, dtype=torch.int64)
+        peaks = x.new_empty(num_rows)
+        draw.draw[(num_rows,)](
+            x,
+            x.stride(0),
+            filters,
+            None if filters is None else x.new_empty(num_rows, _NEAR_TOKENS),
+            tokens,
+            peaks,
+            width,
+            ROOM=_NEAR_TOKENS,
+            STEP=min(_TOKENS_AT_ONCE, triton.next_power_of_2(width)),
+            num_warps=16,
+        )
+        return tokens, peaks
 
     def allow(self, x: Tensor, masks: Tensor, rows: Tensor) -> Tensor:
         return allow(x, masks, rows)
