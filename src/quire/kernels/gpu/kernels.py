@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
+from quire.kernels.gpu.recurrence import recur
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
@@ -109,8 +110,8 @@ class GPUKernels(Kernels):
         return out
 
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: GPUPlan) -> Tensor:
-        """Layers with a state are not computed here."""
-        raise NotImplementedError("layers with a state are computed on CPUs only")
+        """See ``Kernels.recur``. Does not wait for the device."""
+        return recur(x, state, spec, plan)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         return _norm(x, None, norm)
