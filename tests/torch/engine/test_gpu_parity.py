@@ -97,8 +97,9 @@ class Interpreted:
             2048,
             8,
             64,
-            [kv_group.num_sink_blocks(BLOCK_SIZE) for kv_group in kv_groups],
+            [one.num_sink_blocks(BLOCK_SIZE) for one in kv_groups if one.state is None],
             BLOCK_SIZE,
+            any(one.state is not None for one in kv_groups),
         )
         kernels = triton_kernels()
         forward = DeviceForward(model, self.cache.layers, kernels, inputs)

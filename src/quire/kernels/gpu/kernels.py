@@ -134,7 +134,6 @@ class GPUKernels(Kernels):
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         name, gated, factor, alphas, cut = activation
-        assert factor == 1.0, "no model without states has others"
         assert cut is None, "no model here has others"
         num_rows, width = x.shape
         width = width // 2 if gated else width
@@ -145,6 +144,7 @@ class GPUKernels(Kernels):
             out,
             width,
             *(alphas or (0.0, 0.0)),
+            factor,
             KIND=_ACTIVATIONS[name],
             GATED=gated,
             STEP=_ELEMENTS_AT_ONCE,
