@@ -16,7 +16,7 @@ from quire.kernels.recurrence import GatedConvolution, Recurrence, RecurrentSpec
 
 _HEADS_AT_ONCE = 4  # of the program that prepares
 _CHANNELS_AT_ONCE = 1024
-_COLUMNS_AT_ONCE = 16  # of a head's values: so much of a state is one warp's registers
+_NUMBERS_AT_ONCE = 2048  # of a state: half of one warp's registers
 
 
 class _Drafts(NamedTuple):
@@ -126,7 +126,7 @@ def _run(
         "BY_CHANNEL": spec.by_channel,
     }
     parts = triton.cdiv(spec.num_key_heads, _HEADS_AT_ONCE) + triton.cdiv(heads, _HEADS_AT_ONCE)
-    factor, least, most = spec.steps
+    factor, least, largest = spec.steps
     programs.prepare[count, parts](
         **given,
         **between,
@@ -139,13 +139,14 @@ def _run(
         step_bias=spec.bias,
         factor=factor,
         least=least,
-        most=most,
+        most=largest,
         DV_PAD=triton.next_power_of_2(spec.value_dim),
         STEP=_HEADS_AT_ONCE,
         num_warps=1,
     )
     read = blank(len(x), spec.outputs)
-    columns = min(_COLUMNS_AT_ONCE, triton.next_power_of_2(spec.value_dim))
+    most = max(_NUMBERS_AT_ONCE // triton.next_power_of_2(spec.key_dim), 1)
+    columns = min(most, triton.next_power_of_2(spec.value_dim))
     programs.recur[heads * triton.cdiv(spec.value_dim, columns), len(slots)](
         **between,
         **shape,

@@ -96,13 +96,12 @@ def _sequence(starts, contexts, slots, counts, seq):
 @triton.jit
 def _row(owners, starts, counts, row, most_before, MOST_DRAFTS: tl.constexpr):
     """The sequence and place of a row: those of confirmed drafts come before all new tokens."""
-    seq, place = row * 0, row * 0
-    if MOST_DRAFTS > 0:
-        if row < most_before:
-            seq, place = row // MOST_DRAFTS, row % MOST_DRAFTS
     if row >= most_before:
         seq = tl.load(owners + row - most_before)
         place = row - most_before - tl.load(starts + seq) + _of(counts, seq)
+    else:
+        each: tl.constexpr = max(MOST_DRAFTS, 1)
+        seq, place = row // each, row % each
     return seq, place
 
 
@@ -135,7 +134,7 @@ def prepare(
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     seq, place = _row(owners, starts, counts, row, most_before, MOST_DRAFTS)
-    slot, first, new, confirmed, fresh = _sequence(starts, contexts, slots, counts, seq)
+    slot, first, _, confirmed, fresh = _sequence(starts, contexts, slots, counts, seq)
     key_parts: tl.constexpr = tl.cdiv(KEY_HEADS, STEP)
     if (slot >= 0) & ((row >= most_before) | (place < confirmed)):
         kept = None
@@ -165,10 +164,10 @@ def prepare(
                 tl.store(out + of, found, mask=mask)
         else:
             head = (part - key_parts) * STEP + tl.arange(0, STEP)
-            dims = tl.arange(0, DV_PAD)
+            value_dims = tl.arange(0, DV_PAD)
             own = head < HEADS
-            value_mask = own[:, None] & (dims < DV)[None, :]
-            values = 2 * KEY_HEADS * DK + head[:, None] * DV + dims[None, :]
+            value_mask = own[:, None] & (value_dims < DV)[None, :]
+            values = 2 * KEY_HEADS * DK + head[:, None] * DV + value_dims[None, :]
             value = _silu(
                 _convolved(
                     x, x_stride, kept, COLUMNS, older, first, place, confirmed, fresh, values,
@@ -371,7 +370,7 @@ def convolve(
     channels = tl.program_id(1) * STEP + tl.arange(0, STEP)
     mask = channels < CHANNELS
     seq = tl.load(owners + token)
-    slot, first, new, confirmed, fresh = _sequence(starts, contexts, slots, counts, seq)
+    slot, first, _, confirmed, fresh = _sequence(starts, contexts, slots, counts, seq)
     there = mask & (slot >= 0)
     kept = None
     if MOST_DRAFTS > 0:
@@ -428,7 +427,7 @@ def keep_drafts(
     slot, count = tl.load(slots + seq), tl.load(drafts + seq)
     if slot >= 0:
         first = tl.load(starts + seq + 1) - count
-        for number in range(0, count):
+        for number in range(count):
             mask = columns < COLUMNS
             found = tl.load(x + (first + number) * x_stride + columns, mask=mask)
             target = inputs + slot * inputs_stride + number * COLUMNS + columns
