@@ -137,17 +137,23 @@ class DeviceInputs:
         for kv_group in attention.kv_groups:
             sources += (kv_group.slots, kv_group.num_dropped)
         if self._states:
-            sources += given.attention.states or [given.token_ids[:0]] * _OF_STATES
+            sources += self._of_states(given)
         for target, source in zip(arrays, sources, strict=True):
-            count = 0 if source is None else len(source)
-            if source is not None:
-                target[:count] = source
-            target[count:] = 0
+            target[: len(source)] = source
+            target[len(source) :] = 0
         arrays[3][header.seqs + 1 :] = layout.tokens
         for slots in arrays[_BY_KV_GROUP : _BY_KV_GROUP + 2 * layout.kv_groups : 2]:
             slots[header.tokens :] = -1
         if self._states:
             arrays[-_OF_STATES][header.seqs :] = -1
+
+    def _of_states(self, given: Fields) -> list[Tensor]:
+        """Slots, confirmed drafts and new ones; nothing of those that no sequence has."""
+        nothing = given.token_ids[:0]
+        states = given.attention.states
+        if states is None:
+            return [nothing] * _OF_STATES
+        return [nothing if one is None else one for one in states]
 
     def _views(
         self,
