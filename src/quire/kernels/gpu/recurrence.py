@@ -16,7 +16,7 @@ from quire.kernels.recurrence import GatedConvolution, Recurrence, RecurrentSpec
 
 _HEADS_AT_ONCE = 4  # of the program that prepares
 _CHANNELS_AT_ONCE = 1024
-_NUMBERS_AT_ONCE = 2048  # of a state: half of one warp's registers
+_NUMBERS_AT_ONCE = 1024  # of a state: a quarter of one warp's registers
 
 
 class _Drafts(NamedTuple):

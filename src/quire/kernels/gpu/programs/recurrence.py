@@ -227,11 +227,20 @@ def _token(
 
 
 @triton.jit
+def _total(products, DK_PAD: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sums [COLUMNS] over keys. Some at once, for each waits for the one before."""
+    apart: tl.constexpr = min(DK_PAD, 16)
+    parts = tl.reshape(products, (DK_PAD // apart, apart, COLUMNS))
+    return tl.sum(tl.sum(parts, axis=0), axis=0)
+
+
+@triton.jit
 def _run(
     tile, begin, end, before, first, confirmed,
     mixed, decays, strengths, read, skip, most_before, head, key_head, keys, inside, columns,
     wanted,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    DK_PAD: tl.constexpr, COLUMNS: tl.constexpr,
     CHANNELS: tl.constexpr, DELTA: tl.constexpr, BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """The state [DK, columns] after the tokens at places [begin, end), which are read out.
@@ -255,10 +264,10 @@ def _run(
         # What is added is the same for all keys: so both sums are over the state as it was.
         if BY_CHANNEL:
             tile *= decay[:, None]
-        asked = tl.sum(tile * query[:, None], axis=0)
+        asked = _total(tile * query[:, None], DK_PAD, COLUMNS)
         added = value
         if DELTA:
-            found = tl.sum(tile * key[:, None], axis=0)
+            found = _total(tile * key[:, None], DK_PAD, COLUMNS)
             if not BY_CHANNEL:
                 found *= decay
             added = value - found
@@ -313,14 +322,16 @@ def recur(
         tile = _run(
             tile, confirmed * 0, known, before, first, confirmed,
             mixed, decays, strengths, read, skip, most_before, head, key_head, keys, inside,
-            columns, wanted, HEADS, KEY_HEADS, DK, DV, CHANNELS, DELTA, BY_CHANNEL,
+            columns, wanted, HEADS, KEY_HEADS, DK, DV, DK_PAD, COLUMNS, CHANNELS, DELTA,
+            BY_CHANNEL,
         )  # fmt: skip
         tl.store(place, tile, mask=mask)
         if MOST_DRAFTS > 0:
             _run(
                 tile, known, end, before, first, confirmed,
                 mixed, decays, strengths, read, skip, most_before, head, key_head, keys, inside,
-                columns, wanted, HEADS, KEY_HEADS, DK, DV, CHANNELS, DELTA, BY_CHANNEL,
+                columns, wanted, HEADS, KEY_HEADS, DK, DV, DK_PAD, COLUMNS, CHANNELS, DELTA,
+                BY_CHANNEL,
             )  # fmt: skip
 
 
