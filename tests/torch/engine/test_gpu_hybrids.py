@@ -19,7 +19,7 @@ from support.small_models import VOCAB_SIZE
 pytestmark = pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
 
 ModelDir = Callable[[str], Path]
-GREEDY = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
 
 
 def engine(directory: Path, **options: Any) -> LLM:
@@ -37,7 +37,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe", "mamba2", "lfm2"])
+@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid_dense"])
 def test_tokens_are_those_of_the_cpu_engine(
     family: str, model_dir: ModelDir, on_gpu: Callable[[], None]
 ) -> None:
@@ -53,10 +53,7 @@ def test_tokens_are_those_of_the_cpu_engine(
     assert found[0].metrics.cached_tokens == found[2].metrics.cached_tokens == 12
 
 
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
-def test_preemption_does_not_change_tokens(
-    mode: str, model_dir: ModelDir, on_gpu: Callable[[], None]
-) -> None:
+def test_preemption_does_not_change_tokens(model_dir: ModelDir, on_gpu: Callable[[], None]) -> None:
     """Nor do forks: their states are copied, and those of who gives way are swapped."""
     directory, prompts = model_dir("qwen3_5"), random_prompts(9, 6)
     params = SamplingParams(n=2, seed=3, max_tokens=6, ignore_eos=True)
@@ -65,17 +62,17 @@ def test_preemption_does_not_change_tokens(
     llm = engine(
         directory,
         kv_cache_memory_bytes=40_000,
-        preemption_mode=mode,
-        swap_space=0.001 if mode == "swap" else 0.0,
+        preemption_mode="swap",
+        swap_space=0.001,
     )
     found = llm.generate(prompts, params, use_tqdm=False)
     assert [list(one.token_ids) for output in found for one in output.outputs] == expected
-    assert sum(one.metrics.num_preemptions for one in found) > 0
+    assert sum(one.metrics.num_swaps for one in found) > 0
 
 
 def test_drafts_do_not_change_tokens(model_dir: ModelDir, on_gpu: Callable[[], None]) -> None:
     directory, prompts = model_dir("qwen3_5"), random_prompts(9, 6)
-    params = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=7, ignore_eos=True)
     expected = tokens(engine(directory), prompts, params)
     on_gpu()
     drafted = {"speculative_config": {"num_speculative_tokens": 3}}
@@ -84,4 +81,4 @@ def test_drafts_do_not_change_tokens(model_dir: ModelDir, on_gpu: Callable[[], N
     truth = {str(number): [text] for number, text in enumerate(expected)}
     drafting = Drafting(llm.engine.scheduler, knowing(truth, 0.6, VOCAB_SIZE))
     assert tokens(llm, prompts, params) == expected
-    assert drafting.num_drafts > 5
+    assert drafting.num_drafts > 3
