@@ -28,9 +28,24 @@ from triton.compiler import ASTSource, CompiledKernel
 from triton.runtime.jit import JITFunction
 
 from quire.kernels.gpu.kernels import GPUKernels
-from quire.kernels.layer_memory import LayerKV
+from quire.kernels.layer_memory import LayerKV, LayerState
 from quire.kernels.mlps import Activation
-from quire.kernels.ops import AttentionBatch, AttentionSpec, KVGroupTables, Norm, Rotation
+from quire.kernels.ops import (
+    AttentionBatch,
+    AttentionSpec,
+    KVGroupTables,
+    Norm,
+    Rotation,
+    StateSlots,
+)
+from quire.kernels.recurrence import (
+    Convolution,
+    GatedConvolution,
+    OutputGate,
+    Recurrence,
+    RecurrentSpec,
+    StepRange,
+)
 
 _TYPES = {
     torch.float64: "fp64",
@@ -132,6 +147,43 @@ def launch_others(kernels: GPUKernels, dtype: torch.dtype) -> None:
         kernels.activate(x, Activation(name, gated=True))
     kernels.draw(x.float(), None)
     kernels.draw(x.float(), torch.zeros(6, 5, dtype=torch.float64))
+
+
+def recurrences() -> Iterator[RecurrentSpec]:
+    """Layers as Qwen3.5's (heads that share keys as its larger ones), Kimi's, Mamba's, LFM2's."""
+
+    def taps(channels: int, bias: bool = False) -> Convolution:
+        return Convolution(torch.zeros(4, channels), torch.zeros(channels) if bias else None)
+
+    of_head = OutputGate(torch.zeros(32 * 128), 128, 1e-6, False)
+    heads, each = torch.zeros(32), torch.zeros(32 * 128)
+    yield Recurrence(32, 16, 128, 128, taps(64 * 128), heads, heads, of_head, True)
+    yield Recurrence(32, 32, 128, 128, taps(96 * 128), heads, each, of_head, True, True)
+    whole = OutputGate(torch.zeros(32 * 64), 32 * 64, 1e-5, True)
+    skip, steps = torch.zeros(32), StepRange(1.0, 0.0, 1.0)
+    values = taps(2 * 256 + 32 * 64, True)
+    yield Recurrence(32, 1, 256, 64, values, heads, heads, whole, False, skip=skip, steps=steps)
+    yield GatedConvolution(taps(2048))
+
+
+def launch_recurrences(kernels: GPUKernels, dtype: torch.dtype) -> None:
+    """Of a step with drafts, and of one without."""
+    lengths = torch.tensor([5, 1000])
+    counts = torch.zeros(2, dtype=torch.int64)
+    for spec in recurrences():
+        channels, kept = spec.convolution.kept
+        for most in (0, 5):
+            states = StateSlots(counts, *((counts, counts) if most else ()))
+            batch = AttentionBatch(
+                torch.zeros(6), (0, 5, 6), lengths, lengths, (), 16, states=states
+            )
+            state = LayerState(
+                torch.zeros(2, channels, kept),
+                torch.zeros(2, *(spec.state or (0,))),
+                torch.zeros(2, most, spec.columns),
+            )
+            x = torch.zeros(6, spec.columns, dtype=dtype)
+            kernels.recur(x, state, spec, kernels.plan(batch))
 
 
 def compile_launch(launch: Launch, capability: tuple[int, int]) -> CompiledKernel:
@@ -236,6 +288,7 @@ def launches_of(device: str | None) -> Iterator[dict[str, Any]]:
         launch_attention(kernels, case)
         if number == 0:
             launch_others(kernels, case.dtype)
+            launch_recurrences(kernels, case.dtype)
         yield from (measure(case, launch) for launch in launches)
 
 

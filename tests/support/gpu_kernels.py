@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,9 +13,18 @@ import torch
 from torch import Tensor
 
 from quire.kernels.gpu.support import DTYPES
-from quire.kernels.layer_memory import LayerKV, LayerMemory
+from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState
 from quire.kernels.mlps import Activation
-from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, KVGroupTables, Norm, Rotation
+from quire.kernels.ops import (
+    AttentionBatch,
+    AttentionSpec,
+    Kernels,
+    KVGroupTables,
+    Norm,
+    Rotation,
+    StateSlots,
+)
+from quire.kernels.recurrence import RecurrentSpec
 from support.memory_watch import watch_interpreter
 
 __all__ = ["DTYPES", "TRITON", "ByWayOfTheGPU", "triton_kernels"]
@@ -58,6 +67,7 @@ class ByWayOfTheGPU:
             context_lens=batch.context_lens.cuda(),
             output_starts=batch.output_starts.cuda(),
             kv_groups=kv_groups,
+            states=None if batch.states is None else StateSlots(*map(_on_gpu, batch.states)),
         )
         return self._kernels.plan(moved)
 
@@ -88,6 +98,13 @@ class ByWayOfTheGPU:
             None if rotation is None else Rotation(*map(_on_gpu, rotation)),
         )
         storages.copy_back()
+        return out.cpu()
+
+    def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: Any) -> Tensor:
+        moved = LayerState(*(part.cuda() for part in state))
+        out = self._kernels.recur(x.cuda(), moved, everything_on_gpu(spec), plan)
+        for mine, theirs in zip(moved, state, strict=True):
+            theirs.copy_(mine)
         return out.cpu()
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
@@ -194,6 +211,18 @@ def _mend_the_interpreter() -> None:
             return run(*arguments, **named)
 
     interpreter.GridExecutor.__call__ = quietly
+
+
+def everything_on_gpu(spec: Any) -> Any:
+    """The same with all tensors of its fields, and of theirs, on the GPU."""
+    if isinstance(spec, Tensor):
+        return spec.cuda()
+    if isinstance(spec, tuple) and hasattr(spec, "_fields"):
+        return type(spec)(*map(everything_on_gpu, spec))
+    if is_dataclass(spec) and not isinstance(spec, type):
+        moved = {one.name: everything_on_gpu(getattr(spec, one.name)) for one in fields(spec)}
+        return replace(spec, **moved)
+    return spec
 
 
 def _on_gpu(tensor: Tensor | None) -> Tensor | None:

@@ -222,7 +222,7 @@ def _read_convolution(
         factors = torch.tensor(plan.taps).repeat_interleave(
             torch.tensor([keys, keys, shape.outputs])
         )
-        taps = taps * factors[:, None]
+        taps = taps * factors.to(taps.device)[:, None]
     return Convolution(taps[held].T.contiguous(), None if bias is None else bias[held])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -122,23 +122,27 @@ class OnGPU:
             limits.max_num_seqs,
             model.max_positions,
             limits.block_size,
-            [kv_group.num_sink_blocks(limits.block_size) for kv_group in limits.kv_groups],
+            [one.num_sink_blocks(limits.block_size) for one in _paged(limits.kv_groups)],
+            limits.kv_groups[-1].state is not None,
         )
         parts.executor.submit(step).collect()
         parts.executor.submit(Step(closed=[opened.seq_id for opened in step.opened]))
         return parts
 
     def _assemble(self, model: Model, limits: EngineLimits, kv_dtype: torch.dtype) -> _Parts:
-        kv_groups = limits.kv_groups
-        shapes = check_model(model.kv_shapes, model.dtype)
-        kv_cache = DeviceKVCache(shapes, kv_groups, limits.block_size, kv_dtype, self.device)
+        kv_groups, paged = limits.kv_groups, _paged(limits.kv_groups)
+        check_model(model.kv_shapes, model.dtype)
+        kv_cache = DeviceKVCache(
+            model.kv_shapes, kv_groups, limits.block_size, kv_dtype, self.device
+        )
         inputs = DeviceInputs(
             self.device,
             limits.max_num_batched_tokens,
             limits.max_num_seqs,
-            max(_widest(kv_group, model, limits.block_size) for kv_group in kv_groups),
-            [kv_group.num_sink_blocks(limits.block_size) for kv_group in kv_groups],
+            max((_widest(one, model, limits.block_size) for one in paged), default=0),
+            [one.num_sink_blocks(limits.block_size) for one in paged],
             limits.block_size,
+            len(paged) < len(kv_groups),
         )
         kernels = GPUKernels.on(self.device)
         forward = DeviceForward(model, kv_cache.layers, kernels, inputs)
@@ -147,6 +151,11 @@ class OnGPU:
             sizes = step_sizes(limits.max_num_seqs, limits.max_num_batched_tokens)
             forward.record(sizes, recorder)
         return _Parts(ModelExecutor(Worker(model, kv_cache, forward, kernels)), forward, kv_cache)
+
+
+def _paged(kv_groups: Sequence[KVGroup]) -> list[KVGroup]:
+    """Those that keep tokens. States come last."""
+    return [one for one in kv_groups if one.state is None]
 
 
 def _widest(kv_group: KVGroup, model: Model, block_size: int) -> int:

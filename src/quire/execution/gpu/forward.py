@@ -11,7 +11,7 @@ from quire.execution.batch import Fields, StepBatch
 from quire.execution.forward import Hidden, Sampled, asked_of
 from quire.execution.gpu.graphs import LaunchRecorder, RecordedSteps, StepSize
 from quire.execution.gpu.inputs import DeviceInputs
-from quire.kernels.layer_memory import LayerKV
+from quire.kernels.layer_memory import LayerMemory
 from quire.kernels.ops import Kernels, Texts
 from quire.models.base import Model
 
@@ -20,7 +20,7 @@ class DeviceForward:
     """A ``Forward``. Computes where the model's weights are."""
 
     def __init__(
-        self, model: Model, layers: list[LayerKV], kernels: Kernels, inputs: DeviceInputs
+        self, model: Model, layers: Sequence[LayerMemory], kernels: Kernels, inputs: DeviceInputs
     ) -> None:
         self._model = model
         self._layers = layers

@@ -15,9 +15,10 @@ from torch import Tensor
 from quire.execution.batch import Fields, Header, StepBatch
 from quire.execution.forward import Sampled
 from quire.execution.gpu.graphs import StepSize
-from quire.kernels.ops import AttentionBatch, KVGroupTables
+from quire.kernels.ops import AttentionBatch, KVGroupTables, StateSlots
 
 _BY_KV_GROUP = 8  # arrays before those of the KV groups
+_OF_STATES = 3  # and after those: slots, confirmed drafts, new ones
 
 
 class _Layout(NamedTuple):
@@ -26,16 +27,18 @@ class _Layout(NamedTuple):
     tokens: int
     seqs: int
     kv_groups: int
+    states: bool = False  # whether layers keep some
 
     @property
     def lengths(self) -> list[int]:
         """Lengths of the arrays before the block tables, in their order."""
         by_kv_group = [self.tokens, self.seqs] * self.kv_groups  # slots, num_dropped
-        return [self.tokens] * 3 + [self.seqs + 1] + [self.seqs] * 4 + by_kv_group
+        of_states = [self.seqs] * (_OF_STATES if self.states else 0)
+        return [self.tokens] * 3 + [self.seqs + 1] + [self.seqs] * 4 + by_kv_group + of_states
 
     def split(self, buffer: Tensor) -> list[Tensor]:
         """token_ids, positions, asked, bounds, context_lens, output starts, the places and the rows
-        of fed tokens, then those by KV group."""
+        of fed tokens, then those by KV group and of states."""
         return list(torch.split(buffer[: sum(self.lengths)], self.lengths))
 
     def tables(self, buffer: Tensor, width: int) -> list[Tensor]:
@@ -61,14 +64,16 @@ class DeviceInputs:
         max_width: int,
         sink_blocks: Sequence[int],
         block_size: int,
+        states: bool = False,
     ) -> None:
         """Make room for ``max_tokens`` tokens of ``max_seqs`` sequences and one that pads.
 
         max_width: most blocks that one of them reads in a KV group.
-        sink_blocks: ``KVGroupTables.num_sink_blocks`` of each KV group.
+        sink_blocks: ``KVGroupTables.num_sink_blocks`` of each KV group that keeps tokens.
+        states: whether there is another, that keeps states.
         """
         on_gpu = device.type == "cuda"
-        size = _Layout(max_tokens, max_seqs + 1, len(sink_blocks)).size(max_width)
+        size = _Layout(max_tokens, max_seqs + 1, len(sink_blocks), states).size(max_width)
         self._host = torch.zeros(size, dtype=torch.int64, pin_memory=on_gpu)
         self._device = torch.zeros(size, dtype=torch.int64, device=device)
         self._copied: torch.cuda.Event | None = None
@@ -77,6 +82,7 @@ class DeviceInputs:
         self._max_width = max_width
         self._sink_blocks = tuple(sink_blocks)
         self._block_size = block_size
+        self._states = states
 
     def load(self, batch: StepBatch, sampled: Sampled, size: StepSize | None = None) -> Fields:
         """Bring a batch from main memory to the device, and there give it what it is fed.
@@ -89,7 +95,7 @@ class DeviceInputs:
         if self._copied is not None:
             self._copied.synchronize()  # the last batch may not have left main memory yet
         tokens, seqs, decodes = size or (header.tokens, header.seqs, False)
-        layout = _Layout(tokens, seqs, len(self._sink_blocks))
+        layout = _Layout(tokens, seqs, len(self._sink_blocks), self._states)
         self._fill(layout, given, header)
         if decodes:
             layout.split(self._host)[3][header.seqs :] = torch.arange(header.seqs, seqs + 1)
@@ -130,12 +136,24 @@ class DeviceInputs:
         ]
         for kv_group in attention.kv_groups:
             sources += (kv_group.slots, kv_group.num_dropped)
+        if self._states:
+            sources += self._of_states(given)
         for target, source in zip(arrays, sources, strict=True):
             target[: len(source)] = source
             target[len(source) :] = 0
         arrays[3][header.seqs + 1 :] = layout.tokens
-        for slots in arrays[_BY_KV_GROUP::2]:
+        for slots in arrays[_BY_KV_GROUP : _BY_KV_GROUP + 2 * layout.kv_groups : 2]:
             slots[header.tokens :] = -1
+        if self._states:
+            arrays[-_OF_STATES][header.seqs :] = -1
+
+    def _of_states(self, given: Fields) -> list[Tensor]:
+        """Slots, confirmed drafts and new ones; nothing of those that no sequence has."""
+        nothing = given.token_ids[:0]
+        states = given.attention.states
+        if states is None:
+            return [nothing] * _OF_STATES
+        return [nothing if one is None else one for one in states]
 
     def _views(
         self,
@@ -148,7 +166,8 @@ class DeviceInputs:
         token_ids, positions, asked, bounds, contexts, output_starts, places, rows = arrays[
             :_BY_KV_GROUP
         ]
-        by_kv_group = arrays[_BY_KV_GROUP:]
+        states = arrays[-_OF_STATES:] if self._states else None
+        by_kv_group = arrays[_BY_KV_GROUP : _BY_KV_GROUP + 2 * layout.kv_groups]
         tables = layout.tables(self._device, self._max_width)
         kv_groups = tuple(
             KVGroupTables(slots, table, dropped, sink_blocks)
@@ -165,6 +184,7 @@ class DeviceInputs:
             self._block_size,
             bounds,
             None if size is None else size.most,
+            states=None if states is None else StateSlots(*states),
         )
         fed = places[: header.fed], rows[: header.fed]
         return Fields(token_ids, attention, asked[: header.asked], *fed, token_ids[:0])

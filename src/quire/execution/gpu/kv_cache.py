@@ -14,7 +14,7 @@ from quire.core.memory import BlockMove, MoveKind
 from quire.execution.gpu.memory import swap_memory
 from quire.execution.kv.layers import layers_of
 from quire.kernels.gpu.moves import BlockMover, Route
-from quire.kernels.layer_memory import KVShape, LayerKV
+from quire.kernels.layer_memory import KVShape, StateShape
 
 _Movers = dict[MoveKind, BlockMover]
 
@@ -22,13 +22,15 @@ _Movers = dict[MoveKind, BlockMover]
 class DeviceKVCache:
     """Keys and values of all layers, in blocks of ``block_size`` tokens, so many for each KV group.
 
+    Where layers keep states, a block of their KV group is a slot: the states of one sequence.
+
     Blocks move on a stream of their own, which waits for what was computed before and which later
     work waits for; all layers of a KV group move in one launch.
     """
 
     def __init__(
         self,
-        shapes: Sequence[KVShape],
+        shapes: Sequence[KVShape | StateShape],
         kv_groups: Sequence[KVGroup],
         block_size: int,
         dtype: torch.dtype,
@@ -40,8 +42,7 @@ class DeviceKVCache:
         def zeros(count: int, kind: torch.dtype) -> Tensor:
             return torch.zeros(count, dtype=kind, device=device)
 
-        layers = layers_of(shapes, kv_groups, block_size, [dtype] * len(shapes), zeros)
-        self.layers = [one for one in layers if isinstance(one, LayerKV)]  # all of them
+        self.layers = layers_of(shapes, kv_groups, block_size, [dtype] * len(shapes), zeros)
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

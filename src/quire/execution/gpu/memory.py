@@ -175,11 +175,13 @@ def worst_step(
     max_positions: int,
     block_size: int,
     sink_blocks: Sequence[int],
+    states: bool = False,
 ) -> Step:
     """The largest step: of as many tokens and sequences as may be, each of them sampled.
 
     All of them are in block 0 of every KV group, so a pool of one block will do: what is computed
-    means nothing. ``sink_blocks``: ``BlockTable.num_sink_blocks`` of each KV group.
+    means nothing. ``sink_blocks``: ``BlockTable.num_sink_blocks`` of each KV group that keeps
+    tokens. states: whether there is another, that keeps states.
     """
     num_seqs = min(max_tokens, max_seqs)
     spare = max_tokens - num_seqs
@@ -189,9 +191,10 @@ def worst_step(
         spare -= more
         tokens = [0] * (1 + more)
         blocks = (0,) * -(-len(tokens) // block_size)
-        first, *further = (
-            BlockTable(blocks, block_size, num_sink_blocks=sinks) for sinks in sink_blocks
-        )
+        first, *further = [
+            *(BlockTable(blocks, block_size, num_sink_blocks=sinks) for sinks in sink_blocks),
+            *[BlockTable((0,), block_size, keeps_state=True)] * states,
+        ]
         table = first._replace(further=tuple(further))
         request = Request(f"worst-{seq_id}", tuple(tokens), _SAMPLING, 1, seed=seq_id)
         opened.append(Opened(seq_id, request, 0, len(tokens)))

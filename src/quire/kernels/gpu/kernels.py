@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, draw, rows, store
+from quire.kernels.gpu.recurrence import recur
 from quire.kernels.gpu.tiles import Tiles, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
@@ -113,8 +114,8 @@ class GPUKernels(Kernels):
         return out
 
     def recur(self, x: Tensor, state: LayerState, spec: RecurrentSpec, plan: GPUPlan) -> Tensor:
-        """Layers with a state are not computed here."""
-        raise NotImplementedError("layers with a state are computed on CPUs only")
+        """See ``Kernels.recur``. Does not wait for the device."""
+        return recur(x, state, spec, plan)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         return _norm(x, None, norm)
@@ -155,7 +156,6 @@ class GPUKernels(Kernels):
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
         name, gated, factor, alphas, cut = activation
-        assert factor == 1.0, "no model without states has others"
         assert cut is None, "no model here has others"
         num_rows, width = x.shape
         width = width // 2 if gated else width
@@ -166,6 +166,7 @@ class GPUKernels(Kernels):
             out,
             width,
             *(alphas or (0.0, 0.0)),
+            factor,
             KIND=_ACTIVATIONS[name],
             GATED=gated,
             STEP=_ELEMENTS_AT_ONCE,

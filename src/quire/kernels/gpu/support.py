@@ -24,8 +24,8 @@ def check_device(name: str, capability: tuple[int, int]) -> None:
         )
 
 
-def check_model(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> list[KVShape]:
-    """The shapes. ModelError if the kernels lack a model's head size or type, or its states."""
+def check_model(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> None:
+    """ModelError if the kernels lack a model's head sizes or type."""
     if dtype not in DTYPES:
         names = ", ".join(_name(one) for one in DTYPES)
         raise ModelError(
@@ -33,18 +33,19 @@ def check_model(shapes: Sequence[KVShape | StateShape], dtype: torch.dtype) -> l
             "them with --dtype, or --device cpu"
         )
     paged = [shape for shape in shapes if isinstance(shape, KVShape)]
-    if len(paged) < len(shapes):
-        raise ModelError(
-            "the GPU kernels have attention and no recurrences, and the model has layers that keep "
-            "a state; --device cpu works"
-        )
-    largest = max(max(shape.key_dim, shape.value_dim) for shape in paged)
+    largest = max((max(shape.key_dim, shape.value_dim) for shape in paged), default=0)
     if largest > LARGEST_HEAD:
         raise ModelError(
             f"the GPU kernels have heads of up to {LARGEST_HEAD} dimensions, and the model's have "
             f"{largest}; --device cpu works"
         )
-    return paged
+    keys = (one.state[1] for one in shapes if isinstance(one, StateShape) and one.state)
+    widest = max(keys, default=0)
+    if widest > LARGEST_HEAD:
+        raise ModelError(
+            f"the GPU kernels have states with keys of up to {LARGEST_HEAD} dimensions, and the "
+            f"model's have {widest}; --device cpu works"
+        )
 
 
 def check_cache_dtype(dtype: torch.dtype, name: str, capability: tuple[int, int]) -> None:

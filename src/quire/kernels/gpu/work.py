@@ -46,6 +46,15 @@ class GPUPlan:
         self._most = batch.most
         self._new = [last - first for first, last in pairwise(batch.query_starts)]
         self._known: dict[_Geometry, list[WorkList]] = {}
+        self._owners: Tensor | None = None
+
+    @property
+    def owners(self) -> Tensor:
+        """The sequence of each token, [T] int64."""
+        if self._owners is None:
+            rows = torch.arange(len(self.batch.positions), device=self.starts.device)
+            self._owners = torch.searchsorted(self.starts, rows, right=True) - 1
+        return self._owners
 
     def work(
         self, heads: int, kv_heads: int, window: int, by_chunks: bool, tiles: Tiles

@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from quire.core.errors import ConfigError, ModelError
+from quire.engine.assembly.loading import cache_shape
+from quire.engine.capacity import limits_of
+from quire.engine.config import EngineConfig
 from quire.execution.batch import pack
 from quire.models.loader import load_model
 from support.chunks import decode_chunks
@@ -58,19 +61,27 @@ LIMITS = make_limits(
 )
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
 def test_an_engine_is_put_together_within_its_share(
-    gpu: SimpleNamespace, runtime: Any, model_dir: Callable[[str], Path]
+    family: str,
+    gpu: SimpleNamespace,
+    runtime: Any,
+    model_dir: Callable[[str], Path],
 ) -> None:
     # The largest step is that of many sequences in one block.
     with runtime.start_up_lock(), watch_interpreter().meaningless():
-        model = load_model(model_dir("llama"), "float32", admit=runtime.admit)
-        room = runtime.memory_budget(model, LIMITS, model.dtype)
+        model = load_model(model_dir(family), "float32", admit=runtime.admit)
+        config = EngineConfig(
+            max_model_len=256, block_size=4, max_num_seqs=4, max_num_batched_tokens=24
+        )
+        limits = limits_of(config, cache_shape(model, model.dtype)).with_blocks(64, 4)
+        room = runtime.memory_budget(model, limits, model.dtype)
         assert room.free * room.share == TOTAL // 2 - gpu.working
-        executor = runtime.executor(model, LIMITS, model.dtype)
+        executor = runtime.executor(model, limits, model.dtype)
         costs = runtime.recovery_costs()
     assert costs.swap_per_block > 0 and costs.recompute_per_token > 0
     assert executor is runtime.parts.executor
-    for chunks in decode_chunks():
+    for chunks in decode_chunks() if family == "llama" else []:
         batch = pack(chunks, 4, range(len(chunks)))
         assert runtime.parts.forward(batch, list).asked.isfinite().all()
 

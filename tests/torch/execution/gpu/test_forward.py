@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire.core.errors import ConfigError
 from quire.core.kv_groups import KVGroup, layers_by_window
+from quire.core.memory import BlockTable, KeptState
 from quire.execution.batch import pack
 from quire.execution.executor import ModelExecutor
 from quire.execution.forward import DirectForward, Hidden, Worker
@@ -19,6 +20,7 @@ from quire.execution.gpu.graphs import StepSize
 from quire.execution.gpu.inputs import DeviceInputs
 from quire.execution.gpu.memory import worst_step
 from quire.execution.kv.cache import KVCache
+from quire.kernels.layer_memory import StateShape
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels
 from quire.models.base import Model
@@ -63,25 +65,42 @@ STEPS = [
 SIZES = [StepSize(1, 1, True), StepSize(4, 4, True), StepSize(8, 5, False), StepSize(16, 5, False)]
 
 
+def groups_of(model: Model, count: int) -> list[KVGroup]:
+    """The KV groups of a model, those of states last, each with so many blocks."""
+    shapes = model.kv_shapes
+    states = tuple(i for i, shape in enumerate(shapes) if isinstance(shape, StateShape))
+    groups = []
+    for layers in layers_by_window(model.windows).values():
+        paged = tuple(layer for layer in layers if layer not in states)
+        groups += [KVGroup(paged, count)] if paged else []
+    kept = KeptState(BLOCK_SIZE, BLOCK_SIZE)
+    return [*groups, *([KVGroup(states, count, state=kept)] if states else [])]
+
+
+def inputs_for(kv_groups: list[KVGroup], tokens: int, seqs: int) -> DeviceInputs:
+    sinks = [one.num_sink_blocks(BLOCK_SIZE) for one in kv_groups if one.state is None]
+    states = kv_groups[-1].state is not None
+    return DeviceInputs(torch.device("cpu"), tokens, seqs, 4, sinks, BLOCK_SIZE, states)
+
+
 def run(model: Model, kernels: Kernels, sizes: list[StepSize] | None) -> tuple[list[Hidden], int]:
     """Every step's hidden states; ``sizes`` None: in main memory; and how many were replayed."""
-    kv_groups = [KVGroup(layers, NUM_BLOCKS) for layers in layers_by_window(model.windows).values()]
+    kv_groups = groups_of(model, NUM_BLOCKS)
     cache = KVCache(model.kv_shapes, kv_groups, BLOCK_SIZE, model.dtype, kernels)
     recorder = Recorder()
     forward: DirectForward | DeviceForward = DirectForward(model, cache.layers, kernels)
     if sizes is not None:
-        inputs = DeviceInputs(torch.device("cpu"), 16, 4, 4, [0] * len(kv_groups), BLOCK_SIZE)
+        inputs = inputs_for(kv_groups, 16, 4)
         forward = DeviceForward(model, cache.layers, kernels, inputs)
         if sizes:
             forward.record(sizes, recorder)
     found = []
     for step in STEPS:
-        chunks = [
-            chunk._replace(
-                table=chunk.table._replace(further=(chunk.table,) * (len(kv_groups) - 1))
-            )
-            for chunk in step
-        ]
+        chunks = []
+        for chunk in step:
+            slot = BlockTable((5 - chunk.seq_id,), BLOCK_SIZE, keeps_state=True)
+            first, *further = [chunk.table if one.state is None else slot for one in kv_groups]
+            chunks.append(chunk._replace(table=first._replace(further=tuple(further))))
         ends = [sum(len(c.token_ids) for c in chunks[: i + 1]) - 1 for i in range(len(chunks))]
         with torch.inference_mode():
             states, asked, *_ = forward(pack(chunks, BLOCK_SIZE, ends), lambda: torch.zeros(0))
@@ -100,7 +119,7 @@ def test_eager_steps_equal_those_in_main_memory(family: str, model_dir: ModelDir
 
 
 @pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
-@pytest.mark.parametrize("family", ["longrope", "qwen2_window"])
+@pytest.mark.parametrize("family", ["longrope", "qwen2_window", "qwen3_5", "lfm2"])
 def test_replayed_steps_equal_unpadded_ones(family: str, model_dir: ModelDir) -> None:
     model = load_model(model_dir(family), "float32")
     eager, none = run(model, triton_kernels(), [])
@@ -116,7 +135,8 @@ def test_replayed_steps_equal_unpadded_ones(family: str, model_dir: ModelDir) ->
 
 
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granite_moe", "gpt_oss")
-REPLAYABLE = [family for family in FAMILIES if family not in ("gpt2", *MIXTURES)]
+STATES = ("qwen3_5", "lfm2", "granite_hybrid_dense", "falcon_h1", "mamba2")
+REPLAYABLE = [*(family for family in FAMILIES if family not in ("gpt2", *MIXTURES)), *STATES]
 
 
 @pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
@@ -135,11 +155,10 @@ def test_what_is_recorded_asks_the_device_for_nothing(
     except ConfigError:
         pytest.skip("cannot stream")
     assert model.replayable
-    kv_groups = [KVGroup(layers, 1) for layers in layers_by_window(model.windows).values()]
+    kv_groups = groups_of(model, 1)
     kernels = triton_kernels()
     cache = KVCache(model.kv_shapes, kv_groups, BLOCK_SIZE, model.dtype, kernels)
-    sinks = [kv_group.num_sink_blocks(BLOCK_SIZE) for kv_group in kv_groups]
-    inputs = DeviceInputs(torch.device("cpu"), 16, 4, 4, sinks, BLOCK_SIZE)
+    inputs = inputs_for(kv_groups, 16, 4)
     launched: list[object] = []
     monkeypatch.setattr(GridExecutor, "__call__", lambda *given, **named: launched.append(given))
 

@@ -120,6 +120,35 @@ def test_a_padded_batch_is_where_the_last_one_was_and_its_padding_does_nothing(
             assert kv_group.slots[count:].tolist() == [-1] * (size.tokens - count)
 
 
+@pytest.mark.parametrize("decodes", [True, False])
+def test_states_of_sequences_that_pad_a_batch_are_nowhere(decodes: bool) -> None:
+    """With drafts before and after some, and with none; where those of the last batch were."""
+    inputs = DeviceInputs(CPU, 64, 8, MAX_WIDTH, [0], BLOCK_SIZE, True)
+    size = StepSize(8, 8, True) if decodes else StepSize(24, 8, False)
+    idle = inputs.load_idle(size).attention.states
+    assert idle is not None and idle.slots.tolist() == [-1] * 8
+    for seqs, drafted in ((7, False), (4, True), (2, False)):
+        chunks = []
+        for chunk in make_chunks([(9, 1 if decodes else 3)] * seqs, 1, seqs):
+            right = 2 if drafted and not chunk.seq_id else 0
+            slot = BlockTable((30 + chunk.seq_id,), BLOCK_SIZE, keeps_state=True, confirmed=right)
+            table = chunk.table._replace(further=(slot,))
+            rows = 3 if drafted and not decodes and chunk.seq_id == 1 else 1
+            chunks.append(chunk._replace(table=table, readout=Readout(rows)))
+        batch = pack(chunks, BLOCK_SIZE)
+        for padded, count in ((None, seqs), (size, 8)):
+            states = inputs.load(batch, no_tokens, padded).attention.states
+            assert states is not None and states.confirmed is not None
+            assert states.drafts is not None
+            none = [0] * (count - 1)
+            assert states.slots.tolist() == [*range(30, 30 + seqs), *[-1] * (count - seqs)]
+            assert states.confirmed.tolist() == [2 * drafted, *none]
+            assert sum(states.drafts.tolist()) == 2 * (drafted and not decodes)
+        assert [one.data_ptr() for one in states if one is not None] == [
+            one.data_ptr() for one in idle if one is not None
+        ]
+
+
 def test_one_copy_brings_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """And only what is used of it."""
     inputs = make_inputs()

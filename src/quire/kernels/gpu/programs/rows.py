@@ -48,6 +48,7 @@ def activate(
     width,
     above,  # of xielu; see ``Alphas``
     below,
+    factor,  # of what the function is given
     KIND: tl.constexpr,  # silu, gelu, gelu_tanh, relu, relu2, clamped_swiglu or xielu
     GATED: tl.constexpr,
     STEP: tl.constexpr,
@@ -57,7 +58,7 @@ def activate(
     dims = tl.program_id(1) * STEP + tl.arange(0, STEP)
     mask = dims < width
     source = x + row * x_stride + dims
-    gate = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(source, mask=mask, other=0.0).to(tl.float32) * factor
     if KIND == "silu":
         result = gate * tl.sigmoid(gate)
     elif KIND == "gelu":
