@@ -18,7 +18,10 @@ SCRIPT = Path(__file__).parents[3] / "benchmarks" / "gpu_compiled.py"
 SHARED_MEMORY = {"H100": 232_448, "A100": 166_912, "L4": 101_376}
 # The L4 has the least room; the others wait for the long runs.
 DEVICES = [*SHARED_MEMORY] if random_runs(0) else ["L4"]
-PROGRAMS = {"list_items", "store", "attend", "merge", "norm", "activate", "copy_blocks"}
+PROGRAMS = {
+    "list_items", "store", "attend", "merge", "norm", "activate", "copy_blocks", "list_tiles",
+    "multiply", "add_up",
+}  # fmt: skip
 FEW_BYTES = 128  # that a thread may keep outside its registers
 
 

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from quire.kernels.gpu.programs import experts as programs
-from quire.kernels.gpu.tiles import ProductTile, choose_product_tile
+from quire.kernels.gpu.tiles import ProductTile
 from quire.kernels.mlps import Experts, Projection
 
 _TILES_AT_ONCE = 32  # of the program that lists them
@@ -89,12 +89,9 @@ class GPUExperts:
         self._gated, self._before = experts.activation.gated, experts.routing.before
         self._alphas = experts.activation.alphas or (0.0, 0.0)
 
-    def parts(
-        self, x: Tensor, chosen: Tensor, shares: Tensor, capability: tuple[int, int]
-    ) -> Tensor:
+    def parts(self, x: Tensor, chosen: Tensor, shares: Tensor, tile: ProductTile) -> Tensor:
         """What the experts chosen by each row [T, chosen] give -> [T * chosen, d]."""
         num_experts, width, _ = self._up.weights.shape
-        tile = choose_product_tile(capability, x.dtype, chosen.numel() / num_experts)
         pairs = Pairs.of(chosen, num_experts, tile)
         inner = x.new_empty(chosen.numel(), width // 2 if self._gated else width)
         _multiply(
@@ -145,7 +142,8 @@ def _multiply(
     alphas: tuple[float, float] = (0.0, 0.0),
 ) -> None:
     tile, (outputs, inputs) = pairs.tile, (out.shape[1], x.shape[1])
-    programs.multiply[(len(pairs.tiles) * triton.cdiv(outputs, tile.columns),)](
+    columns = tile.columns // 2 if gated else tile.columns
+    programs.multiply[(len(pairs.tiles) * triton.cdiv(outputs, columns),)](
         x,
         x.stride(0),
         pairs.order,
@@ -162,7 +160,7 @@ def _multiply(
         KIND=kind,
         GATED=gated,
         ROWS=tile.rows,
-        COLUMNS=tile.columns,
+        COLUMNS=columns,
         DEPTH=tile.depth,
         WHOLE=inputs % tile.depth == 0,
         num_warps=tile.warps,

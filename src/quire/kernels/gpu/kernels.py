@@ -12,7 +12,7 @@ from torch import Tensor
 from quire.kernels.gpu.experts import GPUExperts
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, rows, store
-from quire.kernels.gpu.tiles import Tiles, choose_tiles
+from quire.kernels.gpu.tiles import Tiles, choose_product_tile, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
 from quire.kernels.mlps import Activation, Experts
@@ -131,12 +131,15 @@ class GPUKernels(Kernels):
             known = self._experts[id(experts)] = GPUExperts(experts, kind)
         logits = experts.router.floats(x if routed is None else routed)
         chosen, shares = route(logits[:, : len(experts.up)], experts.routing)
-        parts = known.parts(x.contiguous(), chosen, shares.contiguous(), self._capability)
+        rows_each = chosen.numel() / len(experts.up)
+        tile = choose_product_tile(self._capability, x.dtype, rows_each)
+        shares = shares.contiguous()
+        parts = known.parts(x.contiguous(), chosen, shares, tile)
         shared, mlp = None, experts.shared
         if mlp is not None:
             shared = mlp.down(self.activate(mlp.up(x), mlp.activation))
         gates = logits[:, -1] if experts.shared_gate else None
-        return known.add_up(parts, shares.contiguous(), shared, gates)
+        return known.add_up(parts, shares, shared, gates)
 
     def argmax(self, x: Tensor) -> Tensor:
         return x.argmax(-1)

@@ -76,7 +76,7 @@ class ProductTile(NamedTuple):
     """The share of one program in the products of experts."""
 
     rows: int  # of one expert's; a power of two, at least 16
-    columns: int  # outputs; of gated experts as many of each half
+    columns: int  # outputs before they are activated; a power of two, at least 32
     depth: int  # inputs of a round
     warps: int
     stages: int
@@ -84,19 +84,21 @@ class ProductTile(NamedTuple):
 
 # By the most rows that an expert has in the mean. Few rows are a matter of reading weights: several
 # programs share a processor. Of many, each weight that is fetched meets many.
-_PRODUCTS: Mapping[float, ProductTile] = {
-    2: ProductTile(16, 32, 128, 4, 4),
-    8: ProductTile(16, 64, 64, 4, 4),
-    24: ProductTile(32, 64, 64, 4, 4),
-    256: ProductTile(64, 64, 64, 4, 4),
-    float("inf"): ProductTile(128, 64, 64, 8, 3),
+ProductTable = Mapping[float, ProductTile]
+
+_PRODUCTS: ProductTable = {
+    2: ProductTile(16, 64, 128, 4, 4),
+    8: ProductTile(16, 128, 64, 4, 4),
+    24: ProductTile(32, 128, 64, 4, 4),
+    256: ProductTile(64, 128, 64, 4, 4),
+    float("inf"): ProductTile(128, 128, 64, 8, 3),
 }
-_SMALL_PRODUCTS: Mapping[float, ProductTile] = {  # little shared memory
-    8: ProductTile(16, 64, 64, 4, 4),
-    24: ProductTile(32, 64, 64, 4, 3),
-    float("inf"): ProductTile(64, 64, 64, 4, 3),
+_SMALL_PRODUCTS: ProductTable = {  # little shared memory
+    8: ProductTile(16, 128, 64, 4, 4),
+    24: ProductTile(32, 128, 64, 4, 3),
+    float("inf"): ProductTile(64, 128, 64, 4, 3),
 }
-_FLOAT32_PRODUCTS: Mapping[float, ProductTile] = {float("inf"): ProductTile(16, 32, 32, 4, 3)}
+_FLOAT32_PRODUCTS: ProductTable = {float("inf"): ProductTile(16, 64, 32, 4, 3)}
 
 
 def choose_product_tile(
