@@ -68,9 +68,7 @@ def make_experts(
 ) -> Experts:
     width = 2 * INNER if activation.gated else INNER
     up, down = stack(many, width, HIDDEN, dtype), stack(many, HIDDEN, INNER, dtype)
-    beside = DenseMLP(
-        stack(1, width, HIDDEN, dtype)[0], stack(1, HIDDEN, INNER, dtype)[0], activation
-    )
+    (first,), (second,) = stack(1, width, HIDDEN, dtype), stack(1, HIDDEN, INNER, dtype)
     return Experts(
         router=Steered(many + shared),
         up=up,
