@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from triton.runtime.jit import JITFunction
 
 from quire.kernels.gpu.kernels import GPUKernels
 from quire.kernels.layer_memory import LayerKV, LayerState
-from quire.kernels.mlps import Activation
+from quire.kernels.mlps import Activation, Experts, Routing
 from quire.kernels.ops import (
     AttentionBatch,
     AttentionSpec,
@@ -46,6 +47,7 @@ from quire.kernels.recurrence import (
     RecurrentSpec,
     StepRange,
 )
+from quire.models.linear import PlainLinear
 
 _TYPES = {
     torch.float64: "fp64",
@@ -54,6 +56,7 @@ _TYPES = {
     torch.float16: "fp16",
     torch.int8: "i8",
     torch.float8_e4m3fn: "fp8e4nv",
+    torch.int16: "i16",
     torch.int32: "i32",
     torch.int64: "i64",
 }
@@ -186,6 +189,23 @@ def launch_recurrences(kernels: GPUKernels, dtype: torch.dtype) -> None:
             kernels.recur(x, state, spec, kernels.plan(batch))
 
 
+def launch_experts(kernels: GPUKernels, dtype: torch.dtype) -> None:
+    """Of rows that are so many for each of eight experts that every table's sizes are met."""
+    width, inner, many = 2048, 768, 8
+
+    def stack(outputs: int, inputs: int) -> tuple[PlainLinear, ...]:
+        return tuple(map(PlainLinear, torch.zeros(many, outputs, inputs, dtype=dtype)))
+
+    router = PlainLinear(torch.zeros(many, width, dtype=dtype))
+    plain = Experts(
+        router, stack(inner, width), stack(width, inner), Activation("relu2"), Routing(1, True)
+    )
+    gated = replace(plain, up=stack(2 * inner, width), activation=Activation("silu", True))
+    for rows in (1, 9, 70, 200, 2100):
+        for experts in (plain, gated):
+            kernels.mix(torch.zeros(rows, width, dtype=dtype), experts)
+
+
 def compile_launch(launch: Launch, capability: tuple[int, int]) -> CompiledKernel:
     function, arguments = launch
     options = {name: arguments[name] for name in _OPTIONS if name in arguments}
@@ -201,6 +221,9 @@ def compile_launch(launch: Launch, capability: tuple[int, int]) -> CompiledKerne
                 attributes[place,] = [["tt.divisibility", 16]]
         else:
             signature[name] = "fp32" if isinstance(value, float) else "i32"
+            alike = parameter.do_not_specialize or parameter.do_not_specialize_on_alignment
+            if isinstance(value, int) and value % 16 == 0 and not alike:
+                attributes[place,] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, constants, attributes)
     target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
     return triton.compile(source, target=target, options=options)
@@ -257,9 +280,12 @@ def measure(case: Case, launch: Launch) -> dict[str, Any]:
         "shared": int(kernel.metadata.shared),
         **read_back(kernel),
     }
+    arguments, limits = launch[1], PROCESSORS[case.capability]
+    if launch[0].__name__ == "multiply":
+        sizes = ("ROWS", "COLUMNS", "DEPTH", *_OPTIONS)
+        return found | {"tile": [arguments[name] for name in sizes], "gated": arguments["GATED"]}
     if launch[0].__name__ != "attend":
         return found
-    arguments, limits = launch[1], PROCESSORS[case.capability]
     warps, columns = arguments["num_warps"], arguments["COLUMNS"]
     registers = -(-found["registers"] * 32 // 256) * 256 * warps
     at_once = (
@@ -286,6 +312,8 @@ def launches_of(device: str | None) -> Iterator[dict[str, Any]]:
         launches.clear()
         kernels = GPUKernels(case.capability, 132)
         launch_attention(kernels, case)
+        if case.dim == 64 and case.dtype != torch.float16:
+            launch_experts(kernels, case.dtype)
         if number == 0:
             launch_others(kernels, case.dtype)
             launch_recurrences(kernels, case.dtype)

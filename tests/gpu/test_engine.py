@@ -35,7 +35,11 @@ def exact_products() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2_window", "qwen3", "longrope", "opt", "gpt2"])
+DENSE = ["llama", "qwen2_window", "qwen3", "longrope", "opt", "gpt2"]
+MIXTURES = ["qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "granite_moe"]
+
+
+@pytest.mark.parametrize("family", [*DENSE, *MIXTURES])
 def test_greedy_tokens_in_float32_are_the_cpus(family: str, model_dir: ModelDir) -> None:
     directory, options = model_dir(family), {"dtype": "float32", "block_size": 4}
     on_cpu = tokens(directory, GREEDY, device="cpu", **options)
@@ -44,21 +48,25 @@ def test_greedy_tokens_in_float32_are_the_cpus(family: str, model_dir: ModelDir)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_replayed_and_launched_steps_agree(dtype: str, model_dir: ModelDir) -> None:
-    directory = model_dir("llama")
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_replayed_and_launched_steps_agree(family: str, dtype: str, model_dir: ModelDir) -> None:
+    directory = model_dir(family)
     options = {"dtype": dtype, "device": "cuda", "gpu_memory_utilization": 0.3}
     replayed = tokens(directory, SAMPLED, **options)
     assert tokens(directory, SAMPLED, enforce_eager=True, **options) == replayed
 
 
-def test_the_states_of_replayed_and_launched_steps_agree_bit_for_bit(model_dir: ModelDir) -> None:
+@pytest.mark.parametrize("family", ["llama", "qwen2_moe"])
+def test_the_states_of_replayed_and_launched_steps_agree_bit_for_bit(
+    family: str, model_dir: ModelDir
+) -> None:
     from quire.execution.gpu.assembly import OnGPU
     from quire.models.loader import load_model
     from support.chunks import decode_chunks
     from support.limits import make_limits
 
     device = torch.device("cuda", 0)
-    model = load_model(model_dir("llama"), "bfloat16", device=device)
+    model = load_model(model_dir(family), "bfloat16", device=device)
     limits = make_limits(
         64, 256, windows=(None, None), block_size=4, max_num_seqs=8, max_num_batched_tokens=64
     )

@@ -166,6 +166,8 @@ class Vocabulary(NamedTuple):
 class DecoderModel:
     """A ``Model`` that is a ``Decoder``."""
 
+    replayable = True  # the device's kernels ask it for nothing
+
     def __init__(
         self,
         decoder: Decoder,
@@ -192,8 +194,6 @@ class DecoderModel:
         self.weight_bytes = weight_bytes
         self.experts = _expert_facts(decoder.layers)
         self.token_bytes = weight_bytes - _unread_bytes(decoder, self.experts)
-        # Which experts rows go to is asked of the device, by kernels without a grouped product.
-        self.replayable = self.experts is None
         stable = [rope.stable_length for rope in decoder.ropes if rope.stable_length is not None]
         self.kv_depends_on_prompt_length = max_positions > min(stable, default=max_positions)
         self._stack = decoder.fusable()

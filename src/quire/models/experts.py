@@ -16,8 +16,8 @@ from quire.models.parts import ALL
 
 
 def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefix: str) -> Experts:
-    """The experts of the layer ``prefix``. Only one expert at a time is held twice, as it is
-    packed.
+    """The experts of the layer ``prefix``. Where weights are packed, only one expert at a time is
+    held twice.
     """
     shape, names, hidden = mixture.shape, mixture.names, plan.hidden_size
     routers = [f"{prefix}.{name}" for name in names.routers]
@@ -29,8 +29,8 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
     give_memory_back()  # what stays of each lies in what others took: nobody takes that again
     return Experts(
         router=linears.exact(router, hidden, names.biased),
-        up=tuple(up for up, _ in pairs),
-        down=tuple(down for _, down in pairs),
+        up=linears.in_one_tensor([up for up, _ in pairs]),
+        down=linears.in_one_tensor([down for _, down in pairs]),
         activation=Activation(plan.activation, plan.gated),
         routing=mixture.routing._replace(
             bias=_by_expert(mixture, names.choice_biases, linears, prefix),

@@ -9,15 +9,16 @@ import torch
 import triton
 from torch import Tensor
 
+from quire.kernels.gpu.experts import GPUExperts
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, draw, rows, store
 from quire.kernels.gpu.recurrence import recur
-from quire.kernels.gpu.tiles import Tiles, choose_tiles
+from quire.kernels.gpu.tiles import Tiles, choose_product_tile, choose_tiles
 from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
 from quire.kernels.mlps import Activation, Experts
 from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, Norm, Rotation
-from quire.kernels.plain import allow, mixed
+from quire.kernels.plain import allow, route
 from quire.kernels.recurrence import RecurrentSpec
 
 _ACTIVATIONS: Mapping[str, str] = {
@@ -79,6 +80,7 @@ class GPUKernels(Kernels):
         self._capability = capability
         self._num_processors = num_processors
         self._tiles = tiles
+        self._experts: dict[int, GPUExperts] = {}
 
     @classmethod
     def on(cls, device: torch.device) -> GPUKernels:
@@ -127,8 +129,23 @@ class GPUKernels(Kernels):
         x.view(*gates.shape, -1).mul_(gates.float().sigmoid()[..., None])
 
     def mix(self, x: Tensor, experts: Experts, routed: Tensor | None = None) -> Tensor:
-        """See ``Kernels.mix``. Waits for the device."""
-        return mixed(x, experts, self, routed)
+        """See ``Kernels.mix``. Does not wait for the device; see ``programs.experts``."""
+        known = self._experts.get(id(experts))
+        if known is None or known.experts is not experts:
+            assert experts.activation.factor == 1.0, "no mixture has others"
+            kind = _kind(experts.activation)
+            known = self._experts[id(experts)] = GPUExperts(experts, kind)
+        logits = experts.router.floats(x if routed is None else routed)
+        chosen, shares = route(logits[:, : len(experts.up)], experts.routing)
+        rows_each = chosen.numel() / len(experts.up)
+        tile = choose_product_tile(self._capability, x.dtype, rows_each)
+        shares = shares.contiguous()
+        parts = known.parts(x.contiguous(), chosen, shares, tile)
+        shared, mlp = None, experts.shared
+        if mlp is not None:
+            shared = mlp.down(self.activate(mlp.up(x), mlp.activation))
+        gates = logits[:, -1] if experts.shared_gate else None
+        return known.add_up(parts, shares, shared, gates)
 
     def argmax(self, x: Tensor) -> Tensor:
         return x.argmax(-1)
@@ -155,8 +172,7 @@ class GPUKernels(Kernels):
         return allow(x, masks, rows)
 
     def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        name, gated, factor, alphas, cut = activation
-        assert cut is None, "no model here has others"
+        gated = activation.gated
         num_rows, width = x.shape
         width = width // 2 if gated else width
         out = x.new_empty(num_rows, width)
@@ -165,9 +181,9 @@ class GPUKernels(Kernels):
             x.stride(0),
             out,
             width,
-            *(alphas or (0.0, 0.0)),
-            factor,
-            KIND=_ACTIVATIONS[name],
+            *(activation.alphas or (0.0, 0.0)),
+            activation.factor,
+            KIND=_kind(activation),
             GATED=gated,
             STEP=_ELEMENTS_AT_ONCE,
         )
@@ -182,6 +198,12 @@ class GPUKernels(Kernels):
         routes = [Route.between(*tensors) for tensors in counterparts(source, target)]
         same = any(route.source == route.target for route in routes)
         BlockMover(routes, target[0].parts[0].device, same).move(pairs)
+
+
+def _kind(activation: Activation) -> str:
+    """An activation by the programs' name."""
+    assert activation.cut is None, "no model here has others"
+    return _ACTIVATIONS[activation.name]
 
 
 def _pools(kv: LayerKV) -> tuple[Tensor | None, ...]:

@@ -70,3 +70,42 @@ def choose_tiles(capability: tuple[int, int], dtype: torch.dtype, dim: int) -> T
     """
     table = _FLOAT32 if dtype == torch.float32 else _FAMILIES.get(capability, _SMALL)
     return table[min(most for most in table if dim <= most)]
+
+
+class ProductTile(NamedTuple):
+    """The share of one program in the products of experts."""
+
+    rows: int  # of one expert's; a power of two, at least 16
+    columns: int  # outputs before they are activated; a power of two, at least 32
+    depth: int  # inputs of a round
+    warps: int
+    stages: int
+
+
+# By the most rows that an expert has in the mean. Few rows are a matter of reading weights: several
+# programs share a processor. Of many, each weight that is fetched meets many.
+ProductTable = Mapping[float, ProductTile]
+
+_PRODUCTS: ProductTable = {
+    2: ProductTile(16, 64, 128, 4, 4),
+    8: ProductTile(16, 128, 64, 4, 4),
+    24: ProductTile(32, 128, 64, 4, 4),
+    256: ProductTile(64, 128, 64, 4, 4),
+    float("inf"): ProductTile(128, 128, 64, 8, 3),
+}
+_SMALL_PRODUCTS: ProductTable = {  # little shared memory
+    8: ProductTile(16, 128, 64, 4, 4),
+    24: ProductTile(32, 128, 64, 4, 3),
+    float("inf"): ProductTile(64, 128, 64, 4, 3),
+}
+_FLOAT32_PRODUCTS: ProductTable = {float("inf"): ProductTile(16, 64, 32, 4, 3)}
+
+
+def choose_product_tile(
+    capability: tuple[int, int], dtype: torch.dtype, rows_each: float
+) -> ProductTile:
+    """The sizes for products in ``dtype`` of experts that have so many rows in the mean."""
+    table = _SMALL_PRODUCTS if _FAMILIES.get(capability, _SMALL) is _SMALL else _PRODUCTS
+    if dtype == torch.float32:
+        table = _FLOAT32_PRODUCTS
+    return table[min(most for most in table if rows_each <= most)]

@@ -23,6 +23,7 @@ from quire.execution.kv.cache import KVCache
 from quire.kernels.layer_memory import StateShape
 from quire.kernels.ops import Kernels
 from quire.kernels.reference import ReferenceKernels
+from quire.models import loader
 from quire.models.base import Model
 from quire.models.loader import load_model
 from quire.models.streaming import Streaming
@@ -134,9 +135,8 @@ def test_replayed_steps_equal_unpadded_ones(family: str, model_dir: ModelDir) ->
         assert (second.states - judge.states).abs().max() < 1e-3
 
 
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granite_moe", "gpt_oss")
 STATES = ("qwen3_5", "lfm2", "granite_hybrid_dense", "falcon_h1", "mamba2")
-REPLAYABLE = [*(family for family in FAMILIES if family not in ("gpt2", *MIXTURES)), *STATES]
+REPLAYABLE = [*(family for family in FAMILIES if family != "gpt2"), *STATES]
 
 
 @pytest.mark.skipif(not (TRITON and INTERPRETED), reason="for Triton's interpreter")
@@ -150,6 +150,8 @@ def test_what_is_recorded_asks_the_device_for_nothing(
 ) -> None:
     from triton.runtime.interpreter import GridExecutor
 
+    # Weights as they are on a GPU: none is packed.
+    monkeypatch.setattr(loader, "choose_products", lambda *_: None)
     try:
         model = load_model(model_dir(family), "float32", streaming=streaming)
     except ConfigError:

@@ -41,24 +41,12 @@ def norm(
 
 
 @triton.jit
-def activate(
-    x,  # [rows, width], or GATED: [rows, 2 width]; x_stride elements from row to row
-    x_stride,
-    out,  # [rows, width]
-    width,
-    above,  # of xielu; see ``Alphas``
-    below,
-    factor,  # of what the function is given
-    KIND: tl.constexpr,  # silu, gelu, gelu_tanh, relu, relu2, clamped_swiglu or xielu
-    GATED: tl.constexpr,
-    STEP: tl.constexpr,
-):
-    """Program (r, p): ``STEP`` elements of row r."""
-    row = tl.program_id(0).to(tl.int64)
-    dims = tl.program_id(1) * STEP + tl.arange(0, STEP)
-    mask = dims < width
-    source = x + row * x_stride + dims
-    gate = tl.load(source, mask=mask, other=0.0).to(tl.float32) * factor
+def activated(gate, up, above, below, KIND: tl.constexpr, GATED: tl.constexpr):
+    """Numbers in float32 activated, and GATED: times ``up``; see ``Activation``.
+
+    above, below: of xielu; see ``Alphas``. KIND: silu, gelu, gelu_tanh, relu, relu2,
+    clamped_swiglu or xielu.
+    """
     if KIND == "silu":
         result = gate * tl.sigmoid(gate)
     elif KIND == "gelu":
@@ -78,8 +66,33 @@ def activate(
         if KIND == "relu2":
             result *= result
     if GATED:
-        up = tl.load(source + width, mask=mask, other=0.0).to(tl.float32)
         if KIND == "clamped_swiglu":
             up = 1 + tl.where(up > 7, 7.0, tl.where(up < -7, -7.0, up))
         result *= up
+    return result
+
+
+@triton.jit
+def activate(
+    x,  # [rows, width], or GATED: [rows, 2 width]; x_stride elements from row to row
+    x_stride,
+    out,  # [rows, width]
+    width,
+    above,
+    below,
+    factor,  # of what the function is given
+    KIND: tl.constexpr,  # this one, above and below as for ``activated``
+    GATED: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """Program (r, p): ``STEP`` elements of row r."""
+    row = tl.program_id(0).to(tl.int64)
+    dims = tl.program_id(1) * STEP + tl.arange(0, STEP)
+    mask = dims < width
+    source = x + row * x_stride + dims
+    gate = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+    up = gate
+    if GATED:
+        up = tl.load(source + width, mask=mask, other=0.0).to(tl.float32)
+    result = activated(gate * factor, up, above, below, KIND, GATED)
     tl.store(out + row * width + dims, result.to(out.dtype.element_ty), mask=mask)
