@@ -36,7 +36,7 @@ _HEADS_AT_ONCE = 4  # of the program that stores
 _ELEMENTS_AT_ONCE = 1024  # of the program that activates
 _ROWS_AT_ONCE = 16  # of the program that merges, at most
 _PARTIAL_ELEMENTS_AT_ONCE = 8192
-_TOKENS_AT_ONCE = 4096  # of the program that draws
+_TOKENS_AT_ONCE = 8192  # of the program that draws
 _NEAR_TOKENS = 8192  # that it looks at in place of all, at most
 
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 _FAINTEST = tl.constexpr(80.0)  # nats; a token further off has no part in a draw
-_NEAR, _FURTHER = tl.constexpr(0.75), tl.constexpr(4.0)
+_NEAR, _FURTHER = tl.constexpr(1.0), tl.constexpr(1.6)
 
 
 @triton.jit
@@ -22,14 +22,28 @@ def _gaps(logits, places, count, peak, temperature):
 
 
 @triton.jit
-def _up_to(logits, count, peak, temperature, bits, STEP: tl.constexpr):
-    """The tokens whose gap is at most that of these bits (-1: none): how many, and their weight."""
+def _up_to(
+    logits, count, peak, temperature, bits,
+    COUNTED: tl.constexpr, WEIGHED: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """The tokens whose gap is at most that of these bits (-1: none): how many, and their weight.
+
+    Lanes add up what is theirs, and are added up at the end: to do so for each step would wait.
+    """
     most = bits.to(tl.float32, bitcast=True)
-    number, weight = 0, tl.full((), 0.0, tl.float64)
+    lanes = tl.arange(0, STEP)
+    numbers, weights = lanes * 0, tl.zeros((STEP,), tl.float32)
     for first in range(0, count, STEP):
-        gaps = _gaps(logits, first + tl.arange(0, STEP), count, peak, temperature)
-        number += tl.sum((gaps <= most).to(tl.int32), axis=0)
-        weight += tl.sum(tl.where(gaps <= most, tl.exp(-gaps), 0.0), axis=0).to(tl.float64)
+        gaps = _gaps(logits, first + lanes, count, peak, temperature)
+        if COUNTED:
+            numbers += (gaps <= most).to(tl.int32)
+        if WEIGHED:
+            weights += tl.where(gaps <= most, tl.exp(-gaps), 0.0)
+    number, weight = 0, tl.full((), 0.0, tl.float64)
+    if COUNTED:
+        number = tl.sum(numbers, axis=0)
+    if WEIGHED:
+        weight = tl.sum(weights.to(tl.float64), axis=0)
     return number, weight
 
 
@@ -46,12 +60,14 @@ def _edge(
     low, high = most * 0, most
     while low < high:
         middle = low + (high - low) // 2
-        number, weight = _up_to(logits, count, peak, temperature, middle, STEP)
+        number, weight = _up_to(
+            logits, count, peak, temperature, middle, not OF_WEIGHT, OF_WEIGHT, STEP
+        )
         measured = weight if OF_WEIGHT else number
         reached = measured > wanted if MORE else measured >= wanted
         low, high = tl.where(reached, low, middle + 1), tl.where(reached, middle, high)
-    nearer, below = _up_to(logits, count, peak, temperature, high - 1, STEP)
-    number, _ = _up_to(logits, count, peak, temperature, high, STEP)
+    nearer, below = _up_to(logits, count, peak, temperature, high - 1, True, True, STEP)
+    number, _ = _up_to(logits, count, peak, temperature, high, True, False, STEP)
     each = tl.exp(-high.to(tl.float32, bitcast=True)).to(tl.float64)
     here = number - nearer
     if not OF_WEIGHT:
@@ -138,7 +154,7 @@ def draw(
             temperature, uniform = tl.load(filters).to(tl.float32), tl.load(filters + 4)
             limit = tl.minimum(tl.load(filters + 1), _FAINTEST).to(tl.float32)
             most = limit.to(tl.int32, bitcast=True)
-            _, kept = _up_to(whole, width, peak, temperature, most, STEP)
+            _, kept = _up_to(whole, width, peak, temperature, most, False, True, STEP)
             if (top_k < width) | (top_p < 1.0):
                 token = _draw_truncated(
                     whole, width, near + row * ROOM, peak, temperature, most, kept, top_k, top_p,
@@ -199,7 +215,7 @@ def _narrowed(
     limit = most.to(tl.float32, bitcast=True)
     while cut < limit * _FURTHER:
         bits = tl.minimum(cut, limit).to(tl.int32, bitcast=True)
-        number, weight = _up_to(whole, width, peak, temperature, bits, STEP)
+        number, weight = _up_to(whole, width, peak, temperature, bits, True, True, STEP)
         enough = (number >= top_k) if top_k < width else (weight >= top_p * kept)
         cut *= _FURTHER
         if number > ROOM:
