@@ -124,6 +124,7 @@ def main() -> int:
     os.environ.update(OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="1000")  # before torch is loaded
     tests = list(dict.fromkeys(mutant.test for mutant in mutants))
     with_torch = any("tests/pure/" not in test for test in tests)
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, as it is here
     for module in (*_LOADED, *(_LOADED_BY_TORCH if with_torch else ())):
         importlib.import_module(module)
     with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,9 @@ _SAMPLING, _SAMPLER = f"{_EXECUTION}/sampling", f"{_OF_EXECUTION}/test_sampler.p
 _PAST, _LIMITS = f"{_OF_EXECUTION}/test_past.py", f"{_OF_EXECUTION}/test_memory_limits.py"
 _PROMISES, _BUDGET = f"{_OF_EXECUTION}/test_promises.py", f"{_OF_EXECUTION}/test_memory_budget.py"
 _MESSAGES = f"{_OF_EXECUTION}/test_rank_messages.py"
+_RECURRENCE = "src/quire/kernels/gpu/programs/recurrence.py"
+_OF_RECURRENCE = "tests/torch/kernels/test_gpu_recurrence.py"
+_NOWHERE = "test_states_of_sequences_that_pad_a_batch_are_nowhere"
 
 MUTANTS = (
     Mutant(
@@ -213,5 +216,33 @@ MUTANTS = (
         "        for asking in self._asking if late else ():",
         "        for asking in ():",
         "tests/torch/engine/test_sitting_out.py::test_no_bit_of_a_text_changes",
+    ),
+    Mutant(
+        "a sequence that pads a batch on a GPU has a slot for its state",
+        f"{_EXECUTION}/gpu/inputs.py",
+        "arrays[-_OF_STATES][header.seqs :] = -1",
+        "arrays[-_OF_STATES][header.seqs :] = 0",
+        f"{_OF_EXECUTION}/gpu/test_inputs.py::{_NOWHERE}",
+    ),
+    Mutant(
+        "a state on a GPU sees drafts before they are confirmed",
+        _RECURRENCE,
+        "known = end - _of(drafts, seq)",
+        "known = end",
+        f"{_OF_RECURRENCE}::test_bits_do_not_depend_on_how_texts_are_cut_nor_on_drafts",
+    ),
+    Mutant(
+        "a text's first token on a GPU goes on from what the slot has left",
+        _RECURRENCE,
+        "tile = tl.load(place, mask=mask & (fresh == 0), other=0.0)",
+        "tile = tl.load(place, mask=mask, other=0.0)",
+        f"{_OF_RECURRENCE}::test_results",
+    ),
+    Mutant(
+        "what pads a batch on a GPU is read out as if it were somebody's",
+        _RECURRENCE,
+        "there = tl.load(slots + tl.load(owners + token)) >= 0",
+        "there = tl.load(slots + tl.load(owners + token)) >= -1",
+        f"{_OF_RECURRENCE}::test_sequences_that_pad_a_batch_change_nothing",
     ),
 )

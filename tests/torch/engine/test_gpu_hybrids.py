@@ -37,16 +37,15 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid_dense"])
 def test_tokens_are_those_of_the_cpu_engine(
-    family: str, model_dir: ModelDir, on_gpu: Callable[[], None]
+    model_dir: ModelDir, on_gpu: Callable[[], None]
 ) -> None:
     """In chunks, beside each other, running ahead; then from snapshots."""
     first, second = random_prompts(13, 5)
     prompts = [first, second, [*first[:12], 7, 8]]
-    expected = [tokens(engine(model_dir(family)), [one], GREEDY)[0] for one in prompts]
+    expected = [tokens(engine(model_dir("qwen3_5")), [one], GREEDY)[0] for one in prompts]
     on_gpu()
-    llm = engine(model_dir(family), max_num_batched_tokens=9)
+    llm = engine(model_dir("qwen3_5"), max_num_batched_tokens=9)
     assert tokens(llm, prompts[:2], GREEDY) == expected[:2]
     found = llm.generate(prompts, GREEDY, use_tqdm=False)
     assert [list(one.outputs[0].token_ids) for one in found] == expected
@@ -72,7 +71,7 @@ def test_preemption_does_not_change_tokens(model_dir: ModelDir, on_gpu: Callable
 
 def test_drafts_do_not_change_tokens(model_dir: ModelDir, on_gpu: Callable[[], None]) -> None:
     directory, prompts = model_dir("qwen3_5"), random_prompts(9, 6)
-    params = SamplingParams(temperature=0.0, max_tokens=7, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
     expected = tokens(engine(directory), prompts, params)
     on_gpu()
     drafted = {"speculative_config": {"num_speculative_tokens": 3}}

@@ -36,6 +36,7 @@ def with_specs(*few: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", [*SPECS] if whole else few)
 
 
+TYPES = [torch.bfloat16] if INTERPRETED else [torch.float32, torch.bfloat16, torch.float16]
 # Chunks shorter than what a convolution sees, decodes, and a prompt beside them.
 STEPS = [{5: 4, 4: 1}, {4: 2, 5: 1, 3: 3}, {5: 1, 4: 1, 3: 1}]
 LENGTHS = 6, 4, 4  # all of them
@@ -56,7 +57,7 @@ def on_pages(spec: RecurrentSpec) -> LayerState:
 
 
 @with_specs("tiled", "state-space-plain", "gated-convolution")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_results(dtype: torch.dtype, name: str) -> None:
     spec = SPECS[name]
     texts = texts_of(spec, dtype, *LENGTHS)

@@ -125,25 +125,7 @@ def _run(
         "DELTA": spec.delta,
         "BY_CHANNEL": spec.by_channel,
     }
-    parts = triton.cdiv(spec.num_key_heads, _HEADS_AT_ONCE) + triton.cdiv(heads, _HEADS_AT_ONCE)
-    factor, least, largest = spec.steps
-    programs.prepare[count, parts](
-        **given,
-        **between,
-        **shape,
-        owners=plan.owners,
-        most_before=before,
-        weight=spec.convolution.weight,
-        bias=spec.convolution.bias,
-        rate=spec.decay,
-        step_bias=spec.bias,
-        factor=factor,
-        least=least,
-        most=largest,
-        DV_PAD=triton.next_power_of_2(spec.value_dim),
-        STEP=_HEADS_AT_ONCE,
-        num_warps=1,
-    )
+    _prepare({**given, **between, **shape}, before, spec, plan)
     read = blank(len(x), spec.outputs)
     most = max(_NUMBERS_AT_ONCE // triton.next_power_of_2(spec.key_dim), 1)
     columns = min(most, triton.next_power_of_2(spec.value_dim))
@@ -164,6 +146,27 @@ def _run(
         num_warps=1,
     )
     return _gated(read, x[:, given["CHANNELS"] :], slots, spec, plan)
+
+
+def _prepare(given: dict[str, Any], before: int, spec: Recurrence, plan: GPUPlan) -> None:
+    """Convolve what came in, and make of it what the recurrence takes."""
+    parts = sum(triton.cdiv(one, _HEADS_AT_ONCE) for one in (spec.num_key_heads, spec.num_heads))
+    factor, least, largest = spec.steps
+    programs.prepare[len(given["mixed"]), parts](
+        **given,
+        owners=plan.owners,
+        most_before=before,
+        weight=spec.convolution.weight,
+        bias=spec.convolution.bias,
+        rate=spec.decay,
+        step_bias=spec.bias,
+        factor=factor,
+        least=least,
+        most=largest,
+        DV_PAD=triton.next_power_of_2(spec.value_dim),
+        STEP=_HEADS_AT_ONCE,
+        num_warps=1,
+    )
 
 
 def _gated(read: Tensor, gates: Tensor, slots: Tensor, spec: Recurrence, plan: GPUPlan) -> Tensor:

@@ -97,7 +97,7 @@ ON_GPUS = (
     _qwen3("Qwen/Qwen3-14B", 40, 5120, 40, 8, intermediate_size=17408),
     _qwen3("Qwen/Qwen3-32B", 64, 5120, 64, 8, intermediate_size=25600),
 )
-"""The same where states, layers of several sizes and rounded weights are not computed."""
+"""The same where layers of several sizes and rounded weights are not computed."""
 
 
 def free_for_models(is_gpu: bool) -> tuple[int, float]:
