@@ -24,14 +24,14 @@ class _Stored(Protocol):
     bias: Tensor | None  # [out]
 
 
-class Stack(NamedTuple):
+class ExpertWeights(NamedTuple):
     """The same projection of all experts."""
 
     weights: Tensor  # [E, out, in], each expert's as they come
     biases: Tensor | None  # [E, out]
 
     @classmethod
-    def of(cls, projections: Sequence[Projection]) -> Stack:
+    def of(cls, projections: Sequence[Projection]) -> ExpertWeights:
         """Of weights that lie at equal distances in one tensor, as they are read: none is copied.
 
         Biases are.
@@ -84,7 +84,7 @@ class GPUExperts:
     def __init__(self, experts: Experts, kind: str) -> None:
         """kind: the activation, by the programs' name."""
         self.experts = experts
-        self._up, self._down = Stack.of(experts.up), Stack.of(experts.down)
+        self._up, self._down = ExpertWeights.of(experts.up), ExpertWeights.of(experts.down)
         self._kind, self._chosen = kind, experts.routing.chosen
         self._gated, self._before = experts.activation.gated, experts.routing.before
         self._alphas = experts.activation.alphas or (0.0, 0.0)
@@ -131,7 +131,7 @@ class GPUExperts:
 
 def _multiply(
     x: Tensor,
-    stack: Stack,
+    stack: ExpertWeights,
     out: Tensor,
     pairs: Pairs,
     shares: Tensor | None = None,
