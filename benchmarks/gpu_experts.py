@@ -87,7 +87,7 @@ class Layers:
         """From now on, so many rows."""
         self.rows = [torch.randn(rows, HIDDEN, device="cuda").bfloat16() for _ in self.layers]
         numbers = torch.rand(LAYERS, rows, EXPERTS, device="cuda")
-        self.chosen = list(numbers.argsort(2)[..., :CHOSEN].contiguous())
+        self.chosen = list(numbers.argsort(2)[..., :CHOSEN].to(torch.int16).contiguous())
         self.shares = torch.full((rows, CHOSEN), 1 / CHOSEN, device="cuda")
         self.experts_met = sum(len(one.unique()) for one in self.chosen) / LAYERS
 
@@ -129,7 +129,7 @@ def grouped_seconds(layers: Layers) -> float | None:
         torch.stack([one.weight for one in side]).transpose(1, 2)  # type: ignore[attr-defined]
         for side in (experts.up, experts.down)
     )
-    counts = torch.bincount(layers.chosen[0].flatten(), minlength=EXPERTS)
+    counts = torch.bincount(layers.chosen[0].flatten().int(), minlength=EXPERTS)
     ends = counts.cumsum(0).to(torch.int32)
     x = layers.rows[0].repeat_interleave(CHOSEN, 0)
 

@@ -11,7 +11,7 @@ from quire.kernels.heap import give_memory_back
 from quire.kernels.mlps import Activation, DenseMLP, Experts
 from quire.models.blueprint import Blueprint, Mixture
 from quire.models.dividing import rows_of_parts
-from quire.models.linear import Linear, LinearReader, Stack
+from quire.models.linear import Linear, LinearReader, PlainLinear, Stack
 from quire.models.parts import ALL
 
 
@@ -29,8 +29,8 @@ def read_experts(plan: Blueprint, mixture: Mixture, linears: LinearReader, prefi
     give_memory_back()  # what stays of each lies in what others took: nobody takes that again
     return Experts(
         router=linears.exact(router, hidden, names.biased),
-        up=linears.in_one_tensor([up for up, _ in pairs]),
-        down=linears.in_one_tensor([down for _, down in pairs]),
+        up=_in_one_tensor(linears, [up for up, _ in pairs]),
+        down=_in_one_tensor(linears, [down for _, down in pairs]),
         activation=Activation(plan.activation, plan.gated),
         routing=mixture.routing._replace(
             bias=_by_expert(mixture, names.choice_biases, linears, prefix),
@@ -83,6 +83,22 @@ def _read_expert(
         linears.joined(each, hidden, parts, names.biased, rows).product,
         linears.linear(down, shape.inner, hidden, names.biased, columns),
     )
+
+
+def _in_one_tensor(linears: LinearReader, alike: Sequence[Linear]) -> tuple[Linear, ...]:
+    """The same projections: as PyTorch has them they lie one after another, so that one launch
+    multiplies by any of them. Meanwhile all are held twice.
+    """
+    plain = [one for one in alike if isinstance(one, PlainLinear)]
+    if len(plain) < len(alike):
+        return tuple(alike)
+    weights = torch.stack([one.weight for one in plain])
+    found = tuple(map(PlainLinear, weights, (one.bias for one in plain)))
+    named = linears.named
+    for one, other in zip(plain, found, strict=True):
+        if id(one) in named:
+            named[id(other)] = named.pop(id(one))
+    return found
 
 
 def _read_shared(

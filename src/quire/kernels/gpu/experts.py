@@ -11,9 +11,12 @@ from torch import Tensor
 
 from quire.kernels.gpu.programs import experts as programs
 from quire.kernels.gpu.tiles import ProductTile
-from quire.kernels.mlps import Experts, Projection
+from quire.kernels.mlps import Experts, Projection, Routing
+from quire.kernels.plain import route
 
 _TILES_AT_ONCE = 32  # of the program that lists them
+_PAIRS_AT_ONCE, _COMPARED_AT_ONCE = 32, 128  # of the program that sorts
+_MOST_COMPARED = 4096  # pairs; more are sorted by PyTorch
 _ELEMENTS_AT_ONCE = 1024  # of the program that adds up
 
 
@@ -24,14 +27,14 @@ class _Stored(Protocol):
     bias: Tensor | None  # [out]
 
 
-class Stack(NamedTuple):
+class ExpertWeights(NamedTuple):
     """The same projection of all experts."""
 
     weights: Tensor  # [E, out, in], each expert's as they come
     biases: Tensor | None  # [E, out]
 
     @classmethod
-    def of(cls, projections: Sequence[Projection]) -> Stack:
+    def of(cls, projections: Sequence[Projection]) -> ExpertWeights:
         """Of weights that lie at equal distances in one tensor, as they are read: none is copied.
 
         Biases are.
@@ -58,9 +61,9 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, chosen: Tensor, num_experts: int, tile: ProductTile) -> Pairs:
-        """Of the experts that rows chose [T, chosen]. Does not wait for the device."""
-        count = chosen.numel()
-        found, order = chosen.flatten().to(torch.int16).sort(stable=True)
+        """Of the experts that rows chose, int16 [T, chosen]. Does not wait for the device."""
+        found, order = _sorted(chosen)
+        count = len(order)
         # Each expert's last tile may hold a single pair.
         capacity = min(count, count // tile.rows + min(count, num_experts))
         tiles = order.new_empty((capacity, programs.FIELDS.value), dtype=torch.int32)
@@ -84,13 +87,13 @@ class GPUExperts:
     def __init__(self, experts: Experts, kind: str) -> None:
         """kind: the activation, by the programs' name."""
         self.experts = experts
-        self._up, self._down = Stack.of(experts.up), Stack.of(experts.down)
+        self._up, self._down = ExpertWeights.of(experts.up), ExpertWeights.of(experts.down)
         self._kind, self._chosen = kind, experts.routing.chosen
         self._gated, self._before = experts.activation.gated, experts.routing.before
         self._alphas = experts.activation.alphas or (0.0, 0.0)
 
     def parts(self, x: Tensor, chosen: Tensor, shares: Tensor, tile: ProductTile) -> Tensor:
-        """What the experts chosen by each row [T, chosen] give -> [T * chosen, d]."""
+        """What the experts chosen by each row, int16 [T, chosen], give -> [T * chosen, d]."""
         num_experts, width, _ = self._up.weights.shape
         pairs = Pairs.of(chosen, num_experts, tile)
         inner = x.new_empty(chosen.numel(), width // 2 if self._gated else width)
@@ -129,9 +132,51 @@ class GPUExperts:
         return out
 
 
+def choose(numbers: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+    """The router's numbers [T, E] -> experts, int16 [T, chosen], and the share of each: what
+    ``plain.route`` gives, in one launch where no group or nearness matters.
+    """
+    if routing.groups_chosen < routing.groups or routing.nearness:
+        found, weights = route(numbers, routing)
+        return found.to(torch.int16).contiguous(), weights.contiguous()
+    count, num_experts = numbers.shape
+    chosen = numbers.new_empty((count, routing.chosen), dtype=torch.int16)
+    shares = numbers.new_empty((count, routing.chosen))
+    programs.choose[(count,)](
+        numbers,
+        numbers.stride(0),
+        routing.bias,
+        routing.factors,
+        chosen,
+        shares,
+        num_experts,
+        routing.scale,
+        BY_SOFTMAX=routing.by_softmax,
+        SIGMOID=routing.sigmoid,
+        RENORMALISE=routing.renormalise,
+        CHOSEN=routing.chosen,
+        CHOSEN_PAD=triton.next_power_of_2(routing.chosen),
+        EXPERTS=triton.next_power_of_2(num_experts),
+        num_warps=1,
+    )
+    return chosen, shares
+
+
+def _sorted(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The experts of all pairs, sorted, and which pairs they are."""
+    pairs = chosen.flatten()
+    if len(pairs) > _MOST_COMPARED:
+        return pairs.sort(stable=True)
+    found, order = torch.empty_like(pairs), pairs.new_empty(len(pairs), dtype=torch.int64)
+    programs.sort_pairs[(triton.cdiv(len(pairs), _PAIRS_AT_ONCE),)](
+        pairs, order, found, len(pairs), CHUNK=_PAIRS_AT_ONCE, ROUND=_COMPARED_AT_ONCE
+    )
+    return found, order
+
+
 def _multiply(
     x: Tensor,
-    stack: Stack,
+    stack: ExpertWeights,
     out: Tensor,
     pairs: Pairs,
     shares: Tensor | None = None,

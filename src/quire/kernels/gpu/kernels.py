@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from quire.kernels.gpu.experts import GPUExperts
+from quire.kernels.gpu.experts import GPUExperts, choose
 from quire.kernels.gpu.moves import BlockMover, Route
 from quire.kernels.gpu.programs import attention, draw, rows, store
 from quire.kernels.gpu.recurrence import recur
@@ -18,7 +18,7 @@ from quire.kernels.gpu.work import NO_WINDOW, GPUPlan, WorkList
 from quire.kernels.layer_memory import LayerKV, LayerMemory, LayerState, counterparts
 from quire.kernels.mlps import Activation, Experts
 from quire.kernels.ops import AttentionBatch, AttentionSpec, Kernels, Norm, Rotation
-from quire.kernels.plain import allow, route
+from quire.kernels.plain import allow
 from quire.kernels.recurrence import RecurrentSpec
 
 _ACTIVATIONS: Mapping[str, str] = {
@@ -136,10 +136,9 @@ class GPUKernels(Kernels):
             kind = _kind(experts.activation)
             known = self._experts[id(experts)] = GPUExperts(experts, kind)
         logits = experts.router.floats(x if routed is None else routed)
-        chosen, shares = route(logits[:, : len(experts.up)], experts.routing)
+        chosen, shares = choose(logits[:, : len(experts.up)], experts.routing)
         rows_each = chosen.numel() / len(experts.up)
         tile = choose_product_tile(self._capability, x.dtype, rows_each)
-        shares = shares.contiguous()
         parts = known.parts(x.contiguous(), chosen, shares, tile)
         shared, mlp = None, experts.shared
         if mlp is not None:

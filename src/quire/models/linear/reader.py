@@ -259,20 +259,6 @@ class LinearReader:
             stored = self._floats(stack.name, stack.stored_shape, part, columns)
         return self._keep(self._packed(stored, bias))
 
-    def in_one_tensor(self, alike: Sequence[Linear]) -> tuple[Linear, ...]:
-        """The same projections, of one shape: as PyTorch has them they lie one after another, so
-        that one launch multiplies with any of them. Meanwhile all are held twice.
-        """
-        plain = [one for one in alike if isinstance(one, PlainLinear)]
-        if len(plain) < len(alike):
-            return tuple(alike)
-        weights = torch.stack([one.weight for one in plain])
-        found = tuple(map(PlainLinear, weights, (one.bias for one in plain)))
-        for one, other in zip(plain, found, strict=True):
-            if id(one) in self.named:
-                self.named[id(other)] = self.named.pop(id(one))
-        return found
-
     def _packed(self, weight: Stored, bias: Tensor | None = None) -> Linear:
         if self._products is not None:
             return pack(self._products, weight, bias)

@@ -16,6 +16,85 @@ from quire.kernels.gpu.programs.rows import activated
 FIELDS = tl.constexpr(3)  # of a tile: expert (-1: none), first pair and the one after the last
 
 
+@triton.jit
+def choose(
+    numbers,  # the router's, float32 [rows, experts], stride elements from row to row
+    stride,
+    bias,  # [experts] float32, added to scores for the choice; or None
+    factors,  # [experts] float32, times the shares; or None
+    chosen,  # [rows, CHOSEN] int16
+    shares,  # [rows, CHOSEN] float32
+    num_experts,
+    scale,
+    BY_SOFTMAX: tl.constexpr,  # this and the others as for ``Routing``
+    SIGMOID: tl.constexpr,
+    RENORMALISE: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    CHOSEN_PAD: tl.constexpr,  # powers of two, at least as many as there are
+    EXPERTS: tl.constexpr,
+):
+    """Program r: the experts of row r, those of the highest scores first, and their shares."""
+    row = tl.program_id(0).to(tl.int64)
+    experts = tl.arange(0, EXPERTS)
+    left = experts < num_experts
+    number = tl.load(numbers + row * stride + experts, mask=left, other=-float("inf"))
+    if SIGMOID:
+        score = tl.sigmoid(number)
+    else:
+        score = tl.exp(number - tl.max(number, axis=0))
+        if not (BY_SOFTMAX and RENORMALISE):
+            score = score / tl.sum(score, axis=0)
+    worth = number if BY_SOFTMAX else score
+    if bias is not None:
+        worth += tl.load(bias + experts, mask=left, other=0.0)
+    worth = tl.where(worth == worth, worth, float("inf"))  # NaN is the largest
+    ranks = tl.arange(0, CHOSEN_PAD)
+    found = tl.zeros((CHOSEN_PAD,), tl.int32)
+    share = tl.zeros((CHOSEN_PAD,), tl.float32)
+    for rank in tl.static_range(CHOSEN):
+        best = tl.max(tl.where(left, worth, -float("inf")), axis=0)
+        expert = tl.min(tl.where(left & (worth == best), experts, EXPERTS), axis=0)
+        left = left & (experts != expert)
+        found = tl.where(ranks == rank, expert, found)
+        own = tl.sum(tl.where(experts == expert, score, 0.0), axis=0)
+        share = tl.where(ranks == rank, own, share)
+    if RENORMALISE:
+        share = share / (tl.sum(share, axis=0) + 1e-20)
+    share *= scale
+    mask = ranks < CHOSEN
+    if factors is not None:
+        share *= tl.load(factors + found, mask=mask, other=0.0)
+    tl.store(chosen + row * CHOSEN + ranks, found.to(tl.int16), mask=mask)
+    tl.store(shares + row * CHOSEN + ranks, share, mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def sort_pairs(
+    chosen,  # [pairs] int16
+    order,  # [pairs] int64: see ``multiply``
+    sorted_experts,  # [pairs] int16
+    num_pairs,
+    CHUNK: tl.constexpr,  # pairs of a program
+    ROUND: tl.constexpr,  # pairs that they are compared with at once
+):
+    """Program p puts its pairs where they belong: behind those of experts before, and earlier ones
+    of the same. Each is compared with all, so this is for few.
+    """
+    pair = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
+    mask = pair < num_pairs
+    expert = tl.load(chosen + pair, mask=mask, other=0)
+    place = tl.zeros((CHUNK,), tl.int32)
+    for done in range(0, num_pairs, ROUND):
+        other = done + tl.arange(0, ROUND)
+        real = other < num_pairs
+        theirs = tl.load(chosen + other, mask=real, other=0)[None, :]
+        same = (theirs == expert[:, None]) & (other[None, :] < pair[:, None])
+        before = real[None, :] & ((theirs < expert[:, None]) | same)
+        place += tl.sum(tl.where(before, 1, 0), axis=1)
+    tl.store(order + place, pair.to(tl.int64), mask=mask)
+    tl.store(sorted_experts + place, expert, mask=mask)
+
+
 @triton.jit(do_not_specialize=["num_pairs", "capacity", "num_experts"])
 def list_tiles(
     tiles,  # [capacity, FIELDS] int32
