@@ -23,6 +23,7 @@ from quire.kernels.mlps import (
     Routing,
 )
 from quire.kernels.ops import Kernels
+from quire.kernels.plain import route
 from quire.kernels.reference import ReferenceKernels
 from quire.models.linear import PlainLinear
 from support.capture_rules import capture_rules
@@ -100,6 +101,11 @@ def widened(experts: Experts) -> Experts:
     )
 
 
+def on_device(routing: Routing) -> Routing:
+    held = {name: one for name, one in routing._asdict().items() if isinstance(one, Tensor)}
+    return routing._replace(**{name: one.to(DEVICE) for name, one in held.items()})
+
+
 def plain_kernels() -> Kernels:
     """The GPU kernels over tensors that are where they compute."""
     from quire.kernels.gpu.kernels import GPUKernels
@@ -138,11 +144,7 @@ ROUTINGS = {
 
 @pytest.mark.parametrize("kind", ROUTINGS)
 def test_choices(kind: str) -> None:
-    routing = ROUTINGS[kind]
-    bias, factors = (
-        None if one is None else one.to(DEVICE) for one in (routing.bias, routing.factors)
-    )
-    routing = routing._replace(bias=bias, factors=factors)
+    routing = on_device(ROUTINGS[kind])
     check(torch.randn(7, HIDDEN), make_experts(routing, shared=kind == "factors"))
 
 
@@ -164,6 +166,24 @@ def test_others_are_asked_for_the_choice() -> None:
     assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
+@pytest.mark.parametrize("kind", ROUTINGS)
+def test_the_choice_is_that_of_the_plain_way(kind: str) -> None:
+    """Among equals, beside infinite numbers and those that are none."""
+    from quire.kernels.gpu.experts import choose
+
+    plain_kernels()
+    numbers = torch.randint(-3, 4, (12, MANY + 1)).float()[:, :MANY]
+    numbers[0], numbers[1, 2:] = 1.0, -torch.inf
+    numbers[2, 5] = torch.nan
+    expected, weights = route(numbers, ROUTINGS[kind])
+    found, shares = choose(numbers.to(DEVICE), on_device(ROUTINGS[kind]))
+    rest = [0, *range(3, 12)]
+    assert found[rest].tolist() == expected[rest].tolist()
+    assert torch.allclose(shares[rest].cpu(), weights[rest], rtol=1e-5)
+    assert ((found >= 0) & (found < MANY)).all()
+    assert all(len(set(row)) == len(row) for row in found.tolist())
+
+
 # -- who is chosen by whom ---------------------------------------------------------------------
 
 choices = st.integers(1, 8).flatmap(
@@ -180,7 +200,7 @@ def test_every_pair_is_in_one_tile_of_its_expert(choices: list[list[int]], rows:
     from quire.kernels.gpu.experts import Pairs
 
     triton_kernels()
-    chosen = torch.tensor(choices)
+    chosen = torch.tensor(choices, dtype=torch.int16)
     pairs = Pairs.of(chosen, MANY, ProductTile(rows, 64, 32, 4, 3))
     found: list[int] = []
     for expert, first, end in pairs.tiles.tolist():
@@ -214,7 +234,7 @@ def test_the_sizes_of_each_device_give_the_same(
     activation = SWIGLU if rows_each > 1 else Activation("relu2")
     experts = make_experts(Routing(2, True), torch.bfloat16, activation, many=3)
     x = torch.randn(rows_each, HIDDEN).bfloat16()
-    chosen = torch.rand(rows_each, 3).argsort(1)[:, :2]
+    chosen = torch.rand(rows_each, 3).argsort(1)[:, :2].to(torch.int16)
     shares = torch.rand(rows_each, 2)
     tile = choose_product_tile(capability, torch.bfloat16, rows_each)
     products = GPUExperts(experts, activation.name)
@@ -224,7 +244,7 @@ def test_the_sizes_of_each_device_give_the_same(
         down(judge.activate(up(given), activation))
         for up, down in zip(wide.up, wide.down, strict=True)
     ]
-    met = torch.stack(each)[chosen.T, torch.arange(rows_each)]
+    met = torch.stack(each)[chosen.T.long(), torch.arange(rows_each)]
     expected = (met * shares.T[..., None]).sum(0)
     assert (found - expected).abs().max() < 2e-2 * expected.abs().max()
 
