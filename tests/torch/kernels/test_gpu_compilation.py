@@ -21,7 +21,7 @@ DEVICES = [*SHARED_MEMORY] if random_runs(0) else ["L4"]
 PROGRAMS = {
     "list_items", "store", "attend", "merge", "norm", "activate", "draw", "copy_blocks",
     "prepare", "recur", "gate", "convolve", "keep", "keep_drafts",
-    "list_tiles", "multiply", "add_up",
+    "choose", "sort_pairs", "list_tiles", "multiply", "add_up",
 }  # fmt: skip
 FEW_BYTES = 128  # that a thread may keep outside its registers
 
