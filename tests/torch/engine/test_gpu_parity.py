@@ -163,9 +163,12 @@ def test_tokens_are_those_of_the_cpu_engine(
     assert num_swaps > 0
 
 
-def test_a_mixture_of_experts(model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("family", ["qwen2_moe", "mimo_v2_flash"])
+def test_a_mixture_of_experts(
+    family: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which experts rows go to is asked of the device, so that nothing is recorded."""
-    directory, prompts = model_dir("qwen2_moe"), random_prompts(5, 3)
+    directory, prompts = model_dir(family), random_prompts(5, 14)
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     expected, _ = generate(directory, None, prompts, params)
     monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())
