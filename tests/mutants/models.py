@@ -519,6 +519,27 @@ MUTANTS = (
         f"{_GEMMA_4}::test_rounded_caches[dtype0-0.08-gemma4]",
     ),
     Mutant(
+        "ranks take values to be as wide as keys",
+        f"{_MODELS}/dividing.py",
+        "widths = heads.dim, heads.dim, heads.value_dim",
+        "widths = heads.dim, heads.dim, heads.dim",
+        f"{_OF_MODELS}/test_shards.py::test_every_family[mimo_v2_flash-4]",
+    ),
+    Mutant(
+        "what attention gives of MiMo's values is not scaled",
+        f"{_MODELS}/mixtures.py",
+        "factors=PartFactors(attention=_value_scale(fields))",
+        "factors=PartFactors()",
+        f"{_OF_MODELS}/test_families.py::test_logits[mimo_v2_flash]",
+    ),
+    Mutant(
+        "a window of tokens before one that sees them is a token short",
+        f"{_MODELS}/shape/by_layer.py",
+        'fields.positive("sliding_window_size") + 1',
+        'fields.positive("sliding_window_size")',
+        f"{_OF_MODELS}/test_mimo.py::test_its_makers_words_say_the_same",
+    ),
+    Mutant(
         "layers that attend to others' keys are planned with blocks",
         f"{_MODELS}/shape/by_layer.py",
         "return tuple(source == layer for layer, source in enumerate(self.sources))",

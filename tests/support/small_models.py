@@ -414,6 +414,21 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "mup_enabled": True,
         },
     ),
+    "mimo_v2_flash": (
+        "MiMoV2FlashConfig",
+        {
+            **SMALL_LLAMA,
+            **{name: value for name, value in _ROUTED.items() if name != "n_shared_experts"},
+            "num_hidden_layers": 3,
+            "head_dim": 48,
+            "v_head_dim": 32,
+            "num_key_value_heads": 1,
+            "attention_bias": True,
+            "sliding_window": 9,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "attention_value_scale": 0.6,
+        },
+    ),
     "mellum": (
         "MellumConfig",
         {

@@ -42,7 +42,7 @@ class TensorNames:
     mlp_output: str | None = None
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
-    sink_logits: str | None = None  # the tensor's whole name
+    sink_logits: tuple[str, ...] = ()  # whole names, of which the first that there is counts
     gate: str | None = None  # of what attention gives; None: with the queries, if there are gates
     beside: tuple[str, ...] = ()  # tensors that begin so are of no decoder, and not read
 
@@ -160,11 +160,12 @@ class NormKind:
 
 @dataclass(frozen=True)
 class Heads:
-    """The numbers of heads of queries, and of keys and values."""
+    """The numbers of heads of queries, and of keys and values; how wide keys and values are."""
 
     num: int
     num_kv: int
     dim: int
+    value_dim: int
 
     @classmethod
     def read(cls, fields: ConfigFields, num: int, num_kv: int, dim: int) -> Heads:
@@ -176,7 +177,7 @@ class Heads:
             )
         if num * dim > WIDEST:
             raise fields.wrong("num_attention_heads", f"of at most {WIDEST:,} numbers in all", num)
-        return cls(num, num_kv, dim)
+        return cls(num, num_kv, dim, dim)
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,7 @@ class Blueprint:
     recurrent: RecurrentPlan | None = None  # the layers with a state
     latent: LatentPlan | None = None  # in place of ``heads``' own keys and values
     by_layer: LayerSizes | None = None  # in place of ``heads`` and ``intermediate_size``
+    extended: bool = False  # layers have what ``layer_inputs`` reads
     streams: StreamPlan | None = None
     learned: LearnedPlan | None = None  # positions
     gated_attention: bool = False
@@ -250,6 +252,7 @@ class Blueprint:
     parallel: bool = False
     norms_after: bool = False  # those of a part are after the sum, not before it
     softcap: float | None = None
+    sinks_in_windows: bool = False  # layers without a window have no sink logits
     embedding_scale: float = 1.0
     embedding_scale_in_dtype: bool = False  # it is rounded as the embedding is
     embedding_norm: bool = False  # tokens' vectors are normalised, without weights
@@ -264,7 +267,7 @@ class Blueprint:
         if self.by_layer is None:
             return self.heads
         sizes = self.by_layer
-        return Heads(self.heads.num, sizes.kv_heads[layer], sizes.head_sizes[layer])
+        return Heads(self.heads.num, sizes.kv_heads[layer], *sizes.widths[layer])
 
     @property
     def divided(self) -> Divided:

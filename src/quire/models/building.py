@@ -144,7 +144,7 @@ def _read_layer(
         beside = Layer(state, around, attention, Norms(scale=factors.attention), parallel=True)
         return [beside, Layer(None, Norms(), mlp, around_mlp)]
     layer = Layer(state or attention, around, mlp, around_mlp, plan.parallel)
-    if plan.by_layer is not None:
+    if plan.extended:
         return finished(layer, plan, norms, linears, prefix, index)
     return [layer]
 
@@ -170,22 +170,22 @@ def _read_attention(
         qkv=_read_qkv(plan, linears, prefix, index),
         output=linears.linear(
             f"{prefix}.{plan.names.output}",
-            heads.num * heads.dim,
+            heads.num * heads.value_dim,
             plan.hidden_size,
             plan.biases.output,
-            linears.shard.columns(heads.num, heads.dim),
+            linears.shard.columns(heads.num, heads.value_dim),
         ),
-        kv=KVShape(len(linears.shard.kv_heads(heads.num_kv)), heads.dim, heads.dim),
+        kv=KVShape(len(linears.shard.kv_heads(heads.num_kv)), heads.dim, heads.value_dim),
         spec=AttentionSpec(
             scale=plan.attention_scale,
             window=plan.windows[index],
             by_chunks=isinstance(plan.windows[index], ChunkLength),
             softcap=plan.softcap,
-            sink_logits=norms.sink_logits(prefix),
+            sink_logits=norms.sink_logits(prefix, index),
             query_norm=query_norm,
             key_norm=key_norm,
             norm_turned=plan.head_norms == "each turned",
-            value_norm=Norm(heads.dim, None, plan.norm.eps) if plan.value_norms else None,
+            value_norm=Norm(heads.value_dim, None, plan.norm.eps) if plan.value_norms else None,
             shared=shared,
         ),
         rope=plan.rope_of[index],
@@ -199,7 +199,7 @@ def _read_qkv(plan: Blueprint, linears: LinearReader, prefix: str, index: int) -
     heads, sizes = plan.heads_of(index), plan.by_layer
     query, key = heads.num * heads.dim, heads.num_kv * heads.dim
     names = [f"{prefix}.{name}" for name in plan.names.qkv]
-    parts = {"q": query, "k": key, "v": key}
+    parts = {"q": query, "k": key, "v": heads.num_kv * heads.value_dim}
     if plan.gated_attention:
         gates = heads.num if plan.gates_by_head else query
         if plan.names.gate is None:  # of each head the query, then the gate
@@ -231,7 +231,7 @@ def _read_mlp(
     mixture = plan.mixture
     if mixture is not None and not mixture.shape.layers[index]:
         mixture = None
-    if mixture is not None and plan.by_layer is None:
+    if mixture is not None and not plan.extended:
         return read_experts(plan, mixture, linears, prefix)
     inner, hidden, bias = plan.intermediate_size, plan.hidden_size, plan.biases.mlp
     if plan.by_layer is not None:

@@ -20,12 +20,16 @@ def rows_of_heads(
     """
     if shard.is_whole and order is None:
         return None
-    sizes = [number * heads.dim for number in (heads.num, heads.num_kv, heads.num_kv)]
+    widths = heads.dim, heads.dim, heads.value_dim
+    counts = heads.num, heads.num_kv, heads.num_kv
+    sizes = [count * width for count, width in zip(counts, widths, strict=True)]
     stored = torch.arange(sum(sizes)) if order is None else order
     query, kv = shard.run(heads.num), shard.kv_heads(heads.num_kv)
     return {
-        name: rows.view(-1, heads.dim)[held.start : held.stop].flatten()
-        for name, rows, held in zip("qkv", torch.split(stored, sizes), (query, kv, kv), strict=True)
+        name: rows.view(-1, width)[held.start : held.stop].flatten()
+        for name, rows, width, held in zip(
+            "qkv", torch.split(stored, sizes), widths, (query, kv, kv), strict=True
+        )
     }
 
 

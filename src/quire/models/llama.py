@@ -14,7 +14,7 @@ from quire.models.blueprint import Biases, Blueprint, Family, Heads
 from quire.models.config import ConfigFields, ModelConfig
 from quire.models.rope import RopeConfig
 from quire.models.shape import (
-    completed,
+    filled_in,
     find_family,
     latent_of,
     positions_of,
@@ -31,9 +31,7 @@ _GUESSING = ("num_nextn_predict_layers", "num_mtp_layers")
 def read(config: ModelConfig) -> Blueprint:
     traits, shape = TRAITS[config.architecture], find_family(config.architecture, "")
     assert shape is not None, "every architecture here has a shape"
-    fields = config.fields.holding({**dict(shape.defaults), **config.fields.values})
-    if shape.recurrence is not None:
-        fields = completed(fields)
+    fields = filled_in(config.fields, shape)
     hidden_size = fields.positive("hidden_size")
     num_heads = fields.positive("num_attention_heads")
     latent = latent_of(fields) if shape.latent else None

@@ -7,10 +7,10 @@ from typing import Any
 
 from quire.kernels.mlps import CLAMPED_SWIGLU, Routing
 from quire.models import variants
-from quire.models.blueprint import Blueprint, ExpertNames, Mixture, NormKind
+from quire.models.blueprint import Blueprint, ExpertNames, Mixture, NormKind, PartFactors
 from quire.models.config import ConfigFields
 from quire.models.rope import UNTURNED
-from quire.models.shape import experts_of
+from quire.models.shape import experts_of, sizes_by_kind
 
 _EACH = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
 _QWEN = ExpertNames(
@@ -188,6 +188,28 @@ def deepseek_v32(fields: ConfigFields, plan: Blueprint) -> Blueprint:
 def glm_dsa(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """The same; they are side by side."""
     return variants.indexed(fields, deepseek_v3(fields, plan), interleaved=True)
+
+
+def mimo(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Routed as DeepSeek's; layers with a window have a rotation, a number of heads and sinks of
+    their own, and what attention gives is scaled.
+    """
+    _only(fields, add_full_attention_sink_bias=False, use_qk_norm=False)
+    theta = fields.get("swa_rope_theta", float, 10_000.0)
+    plan = variants.two_rotations(fields, deepseek(fields, plan), 5_000_000.0, theta)
+    if not fields.get("add_swa_attention_sink_bias", bool, True):
+        plan = replace(plan, names=replace(plan.names, sink_logits=()))
+    return replace(
+        plan,
+        by_layer=sizes_by_kind(fields, plan.windows),
+        sinks_in_windows=True,
+        factors=PartFactors(attention=_value_scale(fields)),
+    )
+
+
+def _value_scale(fields: ConfigFields) -> float:
+    name = "attention_value_scale"
+    return 1.0 if fields.values.get(name, 1.0) is None else fields.get(name, float, 0.707)
 
 
 def kimi(fields: ConfigFields, plan: Blueprint) -> Blueprint:

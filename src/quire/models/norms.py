@@ -70,16 +70,16 @@ class NormReader:
             self._of_heads_held(key, heads.num_kv, self.shard.kv_heads(heads.num_kv)),
         )
 
-    def sink_logits(self, prefix: str) -> Tensor | None:
+    def sink_logits(self, prefix: str, index: int) -> Tensor | None:
         """The sink logits of query heads."""
-        name, heads = self.plan.names.sink_logits, self.plan.heads
-        if name is None:
+        plan, names = self.plan, [f"{prefix}.{name}" for name in self.plan.names.sink_logits]
+        if not names or (plan.sinks_in_windows and plan.windows[index] is None):
             return None
-        held = self.shard.run(heads.num)
-        part, name = TensorPart(slice(held.start, held.stop)), f"{prefix}.{name}"
-        if name not in self.weights:  # as in GGUF files
-            name = f"{name}.weight"
-        return self.weights.take_floats(name, heads.num, part=part)
+        held = self.shard.run(plan.heads.num)
+        names += [f"{name}.weight" for name in names]  # as in GGUF files
+        name = next((one for one in names if one in self.weights), names[0])
+        part = TensorPart(slice(held.start, held.stop))
+        return self.weights.take_floats(name, plan.heads.num, part=part)
 
     def _of_heads_held(self, name: str, count: int, held: range) -> Norm:
         width = self.plan.heads.dim

@@ -141,7 +141,7 @@ _ERNIE = Traits(
 _UNGATED = replace(_PLAIN, up=("mlp.up_proj",))
 _GLM_MOE = Traits(output_bias=False, mlp_bias=False, rotary_share=0.5, varied=mixtures.glm)
 
-_SINKS = replace(_PLAIN, sink_logits="self_attn.sinks")
+_SINKS = replace(_PLAIN, sink_logits=("self_attn.sinks",))
 
 _DEEPSEEK = Traits(mlp_bias=False, varied=mixtures.deepseek_v3)
 _HUNYUAN = Traits(
@@ -275,6 +275,17 @@ TRAITS: Mapping[str, Traits] = {
     "Glm4MoeLiteForCausalLM": _DEEPSEEK,
     "DeepseekV32ForCausalLM": replace(_DEEPSEEK, varied=mixtures.deepseek_v32),
     "GlmMoeDsaForCausalLM": replace(_DEEPSEEK, varied=mixtures.glm_dsa),
+    "MiMoV2FlashForCausalLM": Traits(
+        names=replace(
+            _PLAIN,
+            sink_logits=("self_attn.attention_sink_bias", "self_attn.sinks"),
+            beside=("model.mtp.",),
+        ),
+        output_bias=False,
+        mlp_bias=False,
+        rotary_share=0.334,
+        varied=mixtures.mimo,
+    ),
     "Mistral4ForCausalLM": replace(_DEEPSEEK, rotary_share=1.0, varied=mixtures.mistral4),
     "PhimoeForCausalLM": Traits(
         mlp_bias=False, norm=_LAYER_NORM, theta=1_000_000.0, varied=mixtures.phimoe

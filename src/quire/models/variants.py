@@ -67,6 +67,7 @@ def gemma3n(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return replace(
         plan,
         by_layer=sizes,
+        extended=True,
         streams=StreamPlan(sizes.streams, active, scaled, _cuts(fields, len(plan.windows))),
         attention_scale=1.0,
         value_norms=True,
@@ -120,6 +121,7 @@ def gemma4(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     return replace(
         gemma(fields, plan),
         by_layer=sizes,
+        extended=True,
         ropes=tuple(ropes),
         rope_of=rope_of,
         attention_scale=1.0,

@@ -78,12 +78,12 @@ def test_tokens_are_those_of_the_cpu_engine(
     assert num_swaps > 0
 
 
-@pytest.mark.parametrize("family", ["qwen2_moe", "gpt_oss"])
+@pytest.mark.parametrize("family", ["qwen2_moe", "gpt_oss", "mimo_v2_flash"])
 def test_a_mixture_of_experts(
     family: str, model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its steps are padded as recorded ones are."""
-    directory, prompts = model_dir(family), random_prompts(5, 3)
+    directory, prompts = model_dir(family), random_prompts(5, 14)
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     expected, _ = generate(directory, None, prompts, params)
     monkeypatch.setattr(assembly, "_choose_runtime", lambda config: Interpreted())

@@ -13,7 +13,7 @@ from support.hf_reference import hf_greedy, random_prompts
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 FAMILIES = (
     "qwen3_5", "lfm2", "lfm3-mixed", "falcon_h1", "nemotron_h_moe", "mamba2", "deepseek_v3",
-    "deepseek_v32",
+    "deepseek_v32", "mimo_v2_flash",
 )  # fmt: skip
 
 

@@ -53,7 +53,8 @@ def numbers_per_token(shape: ModelShape, machines: int = 1, widest: int = 0) -> 
         sizes = shape.by_layer
         inner = max(inner, *sizes.inners)
         queries = shape.num_heads * max(sizes.head_sizes)
-        keys_and_values = 2 * max(map(prod, zip(sizes.kv_heads, sizes.head_sizes, strict=True)))
+        kept = zip(sizes.kv_heads, map(sum, sizes.widths), strict=True)
+        keys_and_values = max(map(prod, kept))
         beside = _GIVEN * shape.num_layers * sizes.given
         if sizes.streams > 1:
             beside += _STREAMS * sizes.streams * shape.hidden_size

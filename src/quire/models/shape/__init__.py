@@ -1,6 +1,13 @@
 """What a model is, read from its config.json: one reader for loader, engine and planner."""
 
-from quire.models.shape.by_layer import LayerSizes, layer_sizes_of, stream_sizes_of, widest
+from quire.models.shape.by_layer import (
+    LayerSizes,
+    filled_in,
+    layer_sizes_of,
+    sizes_by_kind,
+    stream_sizes_of,
+    widest,
+)
 from quire.models.shape.checkpoint import (
     SAMPLING_DEFAULTS,
     Checkpoint,
@@ -29,7 +36,6 @@ from quire.models.shape.reader import read_shape, shape_of, unusual
 from quire.models.shape.recurrence import (
     RecurrenceShape,
     check_without_states,
-    completed,
     recurrence_of,
 )
 from quire.models.shape.stored import Scheme, StoredWeights, read_stored
@@ -58,9 +64,9 @@ __all__ = [
     "StoredWeights",
     "WeightForm",
     "check_without_states",
-    "completed",
     "config_files",
     "experts_of",
+    "filled_in",
     "find_family",
     "index_of",
     "latent_of",
@@ -78,6 +84,7 @@ __all__ = [
     "rounded_form",
     "sampling_defaults",
     "shape_of",
+    "sizes_by_kind",
     "stream_sizes_of",
     "unusual",
     "widest",

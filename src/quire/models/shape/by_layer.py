@@ -1,4 +1,4 @@
-"""Sizes that differ from layer to layer, and what layers share, as in Gemma 3n and 4."""
+"""Sizes that differ from layer to layer, and what layers share: of Gemma 3n and 4, and MiMo."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 from quire.core.errors import ModelError
 from quire.models.shape.families import FamilyFacts
-from quire.models.shape.fields import ConfigFields
+from quire.models.shape.fields import MOST_LAYERS, ConfigFields
+from quire.models.shape.recurrence import completed
 
 _WIDE_HEAD = 512  # of layers that see everything, where no field says it
 _GIVEN, _GIVEN_VOCAB = "hidden_size_per_layer_input", "vocab_size_per_layer_input"
 _INNER, _SHARED = "intermediate_size", "num_kv_shared_layers"
 _MOST_STREAMS = 8
+_PATTERN, _NEAR = "hybrid_layer_pattern", "swa_num_key_value_heads"
 _SIZES = frozenset({"head_dim", "num_key_value_heads"})
 """What ``per_layer_config`` may say of a layer."""
 
@@ -31,17 +33,23 @@ class LayerSizes:
     given_vocab: int
     streams: int = 1  # of which layers see one
     low_rank: int = 0  # of what is beside attention; 0: nothing
+    value_sizes: tuple[int, ...] = ()  # nothing: values are as wide as keys
 
     @property
     def keeping(self) -> tuple[bool, ...]:
         """Whether each keeps keys and values."""
         return tuple(source == layer for layer, source in enumerate(self.sources))
 
+    @property
+    def widths(self) -> tuple[tuple[int, int], ...]:
+        """Numbers of a key and of a value, by layer."""
+        return tuple(zip(self.head_sizes, self.value_sizes or self.head_sizes, strict=True))
+
     def attention_params(self, layer: int, hidden: int, heads: int) -> int:
         """Parameters of a layer's projections."""
-        width, kept = self.head_sizes[layer], self.sources[layer] == layer
-        projections = (2 - self.keys_are_values[layer]) * kept
-        return hidden * width * (2 * heads + projections * self.kv_heads[layer])
+        (key, value), kept = self.widths[layer], self.sources[layer] == layer
+        projected = key + (not self.keys_are_values[layer]) * value
+        return hidden * (heads * (key + value) + kept * self.kv_heads[layer] * projected)
 
     def given_params(self, hidden: int) -> int:
         """Parameters of what one layer makes of what it is given, and of what makes that; and of
@@ -112,6 +120,65 @@ def stream_sizes_of(fields: ConfigFields, windows: Sequence[int | None]) -> Laye
         given_vocab=fields.positive(_GIVEN_VOCAB, 262_144),
         streams=streams,
         low_rank=fields.positive("laurel_rank", 64),
+    )
+
+
+def filled_in(fields: ConfigFields, family: FamilyFacts) -> ConfigFields:
+    """The fields with what configs of a family leave out, or write in words of their own."""
+    fields = fields.holding({**dict(family.defaults), **fields.values})
+    if family.recurrence is not None:
+        return completed(fields)
+    return _in_common_words(fields) if family.other_heads else fields
+
+
+def _in_common_words(fields: ConfigFields) -> ConfigFields:
+    """MiMo's fields in the words of others, in which transformers saves them."""
+    values, count = dict(fields.values), fields.positive("num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise fields.wrong("num_hidden_layers", f"at most {MOST_LAYERS:,}")
+    if "layer_types" not in fields:
+        marks = fields.get(_PATTERN, list, [i > 0 and (i + 1) % 6 > 0 for i in range(count)])
+        if len(marks) != count or not all(mark in (0, 1) for mark in marks):
+            raise fields.wrong(_PATTERN, f"0 or 1 for each of {count} layers")
+        kinds = ("full_attention", "sliding_attention")
+        values["layer_types"] = [kinds[mark == 1] for mark in marks]
+    if "mlp_layer_types" not in fields and "moe_layer_freq" not in fields:
+        values["mlp_layer_types"] = ["dense"] + ["sparse"] * (count - 1)
+    if "sliding_window_size" in fields:  # of tokens before one that sees them
+        values["sliding_window"] = fields.positive("sliding_window_size") + 1
+    if "layernorm_epsilon" in fields:
+        values.setdefault("rms_norm_eps", values["layernorm_epsilon"])
+    return fields.holding(values)
+
+
+def sizes_by_kind(fields: ConfigFields, windows: Sequence[int | None]) -> LayerSizes:
+    """The sizes by MiMo's fields; ``windows`` by layer.
+
+    Raises:
+        ModelError: a field is wrong, or contradicts another.
+    """
+    count, heads = len(windows), fields.positive("num_attention_heads")
+    key, value = fields.positive("head_dim", 192), fields.positive("v_head_dim", 128)
+    for name, only in (
+        ("swa_num_attention_heads", heads),
+        ("swa_head_dim", key),
+        ("swa_v_head_dim", value),
+    ):
+        if fields.positive(name, only) != only:
+            raise fields.wrong(name, f"{only}, as in layers without a window")
+    far = fields.positive("num_key_value_heads")
+    near = fields.positive(_NEAR, 2 * far)
+    if heads % near:
+        raise fields.wrong(_NEAR, f"a divisor of {heads} heads", near)
+    return LayerSizes(
+        head_sizes=(key,) * count,
+        kv_heads=tuple(far if window is None else near for window in windows),
+        inners=(fields.positive(_INNER),) * count,
+        sources=tuple(range(count)),
+        keys_are_values=(False,) * count,
+        given=0,
+        given_vocab=0,
+        value_sizes=(value,) * count,
     )
 
 

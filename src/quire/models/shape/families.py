@@ -47,6 +47,7 @@ class FamilyFacts:
     index: bool = False  # beside which a key is kept by which tokens are chosen
     by_layer: bool = False  # sizes differ from layer to layer, and layers share (``LayerSizes``)
     streams: bool = False  # so they do, and layers see one of several streams
+    other_heads: bool = False  # values are narrower than keys; more heads of both in windows
     planned_only: bool = False  # Quire has no code of its own for it
     defaults: tuple[tuple[str, float], ...] = ()  # of fields that configs leave out
     inside: tuple[tuple[str, float], ...] = ()  # and of those that they do in models that see
@@ -210,6 +211,17 @@ FAMILIES = (
         **_LATENT,
     ),
     FamilyFacts("deepseek_v32", "DeepseekV32ForCausalLM", index=True, **_LATENT),
+    FamilyFacts(
+        "mimo_v2_flash", "MiMoV2FlashForCausalLM", head_size=192, window="named", experts=True,
+        other_heads=True,
+        defaults=(("norm_topk_prob", True), ("partial_rotary_factor", 0.334)),
+        own_fields=(
+            "v_head_dim", "attention_value_scale", "sliding_window_size", "attention_chunk_size",
+            "hybrid_layer_pattern", "hybrid_block_size", "layernorm_epsilon", "swa_rope_theta",
+            "swa_num_key_value_heads", "swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim",
+            "add_swa_attention_sink_bias", "add_full_attention_sink_bias",
+        ),
+    ),
     FamilyFacts("glm_moe_dsa", "GlmMoeDsaForCausalLM", index=True, **_LATENT),
     FamilyFacts(
         "minicpm3", "MiniCPM3ForCausalLM", tied=True, latent=True, stretches=True,

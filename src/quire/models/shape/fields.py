@@ -16,6 +16,9 @@ _T = TypeVar("_T")
 WIDEST = 1 << 22
 """Numbers that are made of a token for all heads of a layer; published models have some 25,000."""
 
+MOST_LAYERS = 10_000
+"""Each is looked at."""
+
 _MOST = 2**31 - 1  # of anything that is counted; no tensor has more rows, no text more tokens
 
 

@@ -247,8 +247,10 @@ class ModelShape:
         """Keys and values of a token, by layer of those that keep something."""
         sizes = self.by_layer
         if sizes is not None:
-            each = zip(sizes.kv_heads, sizes.head_sizes, sizes.keeping, strict=True)
-            return tuple(self._kv_bytes(2 * heads, width) for heads, width, keeps in each if keeps)
+            each = compress(zip(sizes.kv_heads, sizes.widths, strict=True), sizes.keeping)
+            return tuple(
+                sum(self._kv_bytes(heads, width) for width in both) for heads, both in each
+            )
         states = self.state_bytes or (0,) * self.num_layers
         width = self.latent.width if self.latent is not None else self.head_size
         own = self._kv_bytes(self._kept_heads, width)
@@ -285,8 +287,8 @@ class ModelShape:
     def _rows(self) -> tuple[tuple[int, ...], ...]:
         """Bytes of a head's key and value without scales, by layer that keeps something."""
         if self.by_layer is not None:
-            sizes = compress(self.by_layer.head_sizes, self.by_layer.keeping)
-            return tuple((self._row_bytes(width),) * 2 for width in sizes)
+            sizes = compress(self.by_layer.widths, self.by_layer.keeping)
+            return tuple(tuple(map(self._row_bytes, both)) for both in sizes)
         if self.latent is not None:
             own: tuple[int, ...] = (self._row_bytes(self.latent.width),)
             if self.index is not None:
@@ -411,7 +413,9 @@ class ModelShape:
         if self.by_layer is not None:
             total = self.num_layers * self.by_layer.given_params(self.hidden_size)
             total += self.by_layer.streams_params(self.hidden_size)
-            total += 0 if self._mixtures else sum(map(self._mlp_params, self.by_layer.inners))
+            mixed = self.experts.layers if self.experts is not None else (False,) * self.num_layers
+            inners = compress(self.by_layer.inners, (not has for has in mixed))
+            total += sum(map(self._mlp_params, inners))
         if self.experts is not None:
             router = self.experts.count * self.hidden_size
             shared = self._mlp_params(self.experts.shared_inner) if self.experts.shared_inner else 0
@@ -526,10 +530,10 @@ class ModelShape:
         """
         if self.latent is not None:
             return self._attending * self.latent.flops_per_pair(self.num_heads)
-        widths = self._attending * self.head_size
+        widths = 2 * self._attending * self.head_size
         if self.by_layer is not None:
-            widths = sum(self.by_layer.head_sizes)
-        return 4 * widths * self.num_heads
+            widths = sum(map(sum, self.by_layer.widths))
+        return 2 * widths * self.num_heads
 
     @cached_property
     def flops_per_decode_pair(self) -> int:

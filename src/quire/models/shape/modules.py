@@ -128,19 +128,21 @@ def _attention(shape: ModelShape, layer: int) -> Iterator[tuple[str, int, int]]:
     """Names, inputs and outputs."""
     hidden, heads, latent = shape.hidden_size, shape.num_heads, shape.latent
     kv_heads, width, sizes = shape.num_kv_heads, shape.head_size, shape.by_layer
+    value = width
     if latent is None:
         keys = values = True
         if sizes is not None:
-            kv_heads, width, keys = (
-                sizes.kv_heads[layer],
-                sizes.head_sizes[layer],
-                sizes.keeping[layer],
-            )
+            kv_heads, keys = sizes.kv_heads[layer], sizes.keeping[layer]
+            width, value = sizes.widths[layer]
             values = keys and not sizes.keys_are_values[layer]
-        for name, count in (("q", heads), ("k", keys * kv_heads), ("v", values * kv_heads)):
-            if count:
-                yield f"{name}_proj", hidden, count * width
-        yield "o_proj", heads * width, hidden
+        for name, outputs in (
+            ("q", heads * width),
+            ("k", keys * kv_heads * width),
+            ("v", values * kv_heads * value),
+        ):
+            if outputs:
+                yield f"{name}_proj", hidden, outputs
+        yield "o_proj", heads * value, hidden
         return
     queries = heads * (latent.nope + latent.rope)
     if latent.query_rank is None:

@@ -14,17 +14,24 @@ from typing import Any
 
 from quire.core.errors import ModelError
 from quire.models.gguf import GGUFFile, config_of, is_gguf, open_gguf
-from quire.models.shape.by_layer import LayerSizes, layer_sizes_of, stream_sizes_of, widest
+from quire.models.shape.by_layer import (
+    LayerSizes,
+    filled_in,
+    layer_sizes_of,
+    sizes_by_kind,
+    stream_sizes_of,
+    widest,
+)
 from quire.models.shape.config_file import read_config_file
 from quire.models.shape.experts import ExpertShape, experts_of
 from quire.models.shape.families import FamilyFacts, find_family
-from quire.models.shape.fields import ConfigFields
+from quire.models.shape.fields import MOST_LAYERS, ConfigFields
 from quire.models.shape.latent import index_of, latent_of
 from quire.models.shape.model_shape import BYTES, ModelShape
 from quire.models.shape.modules import stored_forms
 from quire.models.shape.planned import stored_cache
 from quire.models.shape.positions import positions_of
-from quire.models.shape.recurrence import completed, recurrence_of
+from quire.models.shape.recurrence import recurrence_of
 from quire.models.shape.towers import decoder_of, is_with_images
 from quire.models.shape.understood import (
     GUESSING,
@@ -42,7 +49,6 @@ from quire.models.shape.windows import ATTENTION_KINDS, windows_in_force, window
 
 _CHOSEN = "indexed_attention"  # of ``layer_types``
 _SHOWN = 4  # fields of one kind that a refusal names
-_MOST_LAYERS = 10_000  # each is looked at
 _UNDERSTOOD_SOMEWHERE = UNDERSTOOD | OF_EXPERTS | OF_LATENTS | OF_INDEXES | OF_STATES
 """Fields that some family has: of a family that is not known, only others are worth naming."""
 
@@ -81,13 +87,11 @@ def shape_of(name: str, fields: ConfigFields) -> ModelShape:
     family = _known_family(fields)
     if whole:
         family = replace(family, model_type=whole, planned_only=not is_served)
-    fields = fields.holding({**dict(family.defaults), **fields.values})
-    if family.recurrence is not None:
-        fields = completed(fields)
+    fields = filled_in(fields, family)
     num_layers = _size(fields, "num_hidden_layers", "n_layer")
-    if num_layers > _MOST_LAYERS:
+    if num_layers > MOST_LAYERS:
         raise ModelError(
-            f"{fields.source}: num_hidden_layers is {num_layers:,}, above {_MOST_LAYERS:,}"
+            f"{fields.source}: num_hidden_layers is {num_layers:,}, above {MOST_LAYERS:,}"
         )
     hidden = _size(fields, "hidden_size", "n_embd")
     heads = _size(fields, "num_attention_heads", "n_head")
@@ -153,6 +157,8 @@ def _experts(fields: ConfigFields, family: FamilyFacts) -> ExpertShape | None:
 
 
 def _by_layer(fields: ConfigFields, family: FamilyFacts) -> LayerSizes | None:
+    if family.other_heads:
+        return sizes_by_kind(fields, windows_of(fields, family))
     if not family.by_layer:
         return None
     sizes_of = stream_sizes_of if family.streams else layer_sizes_of
