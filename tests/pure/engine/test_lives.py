@@ -60,10 +60,13 @@ WERE_NOT_WELL = [
         Settings(block_size=2, step_tokens=4),
         (Ask(0, "scored", (1,) * 14, scored=True), Fault(0), Abort(0, 0, mid=True)),
     ),
-    # Turns that ended with right drafts that a draft model's states had yet to see: aborted, and
-    # under a window that had moved on before the next one.
+    # Turns that ended with right drafts that a draft model's states had yet to see: aborted, also
+    # where a window moved on with the next one, and by themselves, with a next one that was aborted
+    # before it began.
     draw(54002099),
     draw(5490),
+    draw(55052087),
+    draw(58010330),
 ]
 
 

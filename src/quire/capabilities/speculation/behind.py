@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from quire.core.protocol import TO_DRAFT, Chunk, Readout, Step
 
 _MOST = 32  # tokens of a sequence
-_MOST_ENDED = 1024  # sequences, of which most never go on
 
 
 class Behind:
@@ -19,16 +18,13 @@ class Behind:
     nobody knows before it is verified whether it was right.
 
     keeps_states: whether its layers keep some. A state cannot be cut back, so all drafts are left,
-        whoever has made them, until it is known which were right; and which of these lie before the
-        end of the text, where it has one among them.
+        whoever has made them, until it is known which were right, and that the text has not ended
+        among them.
     """
 
     def __init__(self, *, keeps_states: bool = False) -> None:
         self.keeps_states = keeps_states
         self._chunks: dict[int, Chunk] = {}
-        # Right drafts at the ends of texts, which states have not seen: where a sequence goes on,
-        # as sessions do, it tells how many of them it has.
-        self._ended: dict[int, Chunk] = {}
 
     def before_moves(self, step: Step) -> list[Chunk]:
         """What is to be computed before a step moves blocks: nothing, if all sequences just go on
@@ -42,13 +38,7 @@ class Behind:
         self._chunks.clear()
         if not self.keeps_states:
             return due
-        ended = {*step.closed, *(opened.seq_id for opened in step.opened)}
-        for one in due:
-            if one.seq_id in ended and one.drafts:
-                self._ended[one.seq_id] = _part(one, one.token_ids, _num_settled(one))
-        while len(self._ended) > _MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
-        return [one if one.seq_id in ended else _with_drafts(one, 0) for one in due]
+        return [one if one.seq_id in step.within else _with_drafts(one, 0) for one in due]
 
     def leave(self, chunks: Sequence[Chunk]) -> bool:
         """Put off chunks that have no drafts to be made.
@@ -76,21 +66,10 @@ class Behind:
             settled = _num_settled(chunk)
             token_ids = token_ids if to_draft else token_ids[:settled]
             chunk = _with_drafts(chunk, len(token_ids) - settled)
-        before = self._chunks.pop(chunk.seq_id, None) or self._end_of(chunk)
+        before = self._chunks.pop(chunk.seq_id, None)
         if before is None:
             return chunk._replace(token_ids=token_ids)
         return chunk._replace(token_ids=[*before.token_ids, *token_ids], start=before.start)
-
-    def _end_of(self, chunk: Chunk) -> Chunk | None:
-        """Right drafts that the sequence ended with before it went on with a chunk: as many as the
-        target's state has not seen either. None once a window has moved on: their keys are gone.
-        """
-        left = self._ended.pop(chunk.seq_id, None)
-        if left is None:
-            return None
-        right = left.token_ids[: chunk.table.kv_groups[-1].confirmed]
-        left = left._replace(token_ids=right)
-        return left if right and _goes_on(left, {chunk.seq_id: chunk}) else None
 
     def further(self, chunk: Chunk, token_ids: Sequence[int]) -> Chunk:
         """What is to be computed for one more draft after ``token_ids``, which are a chunk's as far
@@ -118,7 +97,6 @@ class Behind:
     def clear(self) -> None:
         """Forget all that was put off."""
         self._chunks.clear()
-        self._ended.clear()
 
 
 def _num_settled(chunk: Chunk) -> int:

@@ -44,6 +44,7 @@ class LiveGroups:
         self._opened: list[Opened] = []
         self._forked: list[Forked] = []
         self._closed: list[int] = []
+        self._within: list[int] = []
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -89,12 +90,12 @@ class LiveGroups:
         opened = Opened(trunk.seq_id, group.request, trunk.index, trunk.num_prompt_tokens)
         self._opened.append(opened)
 
-    def take_news(self) -> tuple[Seq[Opened], Seq[Forked], Seq[int]]:
-        """Who has been opened, forked and closed since the last call."""
-        if not (self._opened or self._forked or self._closed):
-            return (), (), ()
-        news = self._opened, self._forked, self._closed
-        self._opened, self._forked, self._closed = [], [], []
+    def take_news(self) -> tuple[Seq[Opened], Seq[Forked], Seq[int], Seq[int]]:
+        """Who has been opened, forked and closed since the last call, and ended within drafts."""
+        if not (self._opened or self._forked or self._closed or self._within):
+            return (), (), (), ()
+        news = self._opened, self._forked, self._closed, self._within
+        self._opened, self._forked, self._closed, self._within = [], [], [], []
         return news
 
     @property
@@ -152,6 +153,8 @@ class LiveGroups:
             self._allocator.trim(branch.seq_id, branch.num_computed)
             held = [branch.seq_id] if len(group.branches) == 1 else group.tables()
             group.memory.hold(*self._allocator.blocks_held(held))
+            if over:
+                self._within.append(branch.seq_id)
         if over:
             self.end(group, branch)
 
