@@ -262,7 +262,6 @@ class DecoderModel:
             decoder.ranks,
         )
         plain = scaled == (1.0, 1.0, None) and all(part is None for part in beside)
-        plain &= all(isinstance(shape, KVShape) for shape in self.kv_shapes)
         if not plain or not isinstance(head, PackedWeight):
             return None
         rows: PackedWeight | Tensor
