@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.layer_memory import KVShape, LayerMemory
+from quire.kernels.layer_memory import LayerMemory
 from quire.kernels.mlps import Experts
 from quire.kernels.ops import AttentionBatch, Continuing, DecoderStack, Kernels, Norm, Texts
 from quire.kernels.products import PackedWeight
