@@ -16,7 +16,7 @@ import argparse
 import bisect
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from quire.core.memory import (
     hash_blocks,
 )
 from quire.core.memory.pool import BlockPool
-from quire.core.memory.snapshots import Snapshots
+from quire.core.memory.snapshots import Snapshots, _Snapshot
 
 SIZE = 16
 RUNNING = 8  # requests at once
@@ -115,9 +115,20 @@ def shallow_branches(rng: random.Random, count: int = 12) -> Iterator[Ask]:
             yield Ask([*root, *words(rng, 100, 300)], words(rng, 20, 60))
 
 
+def short_prompts(rng: random.Random, count: int = 300) -> Iterator[Ask]:
+    """Of some applications, each with a head of its own before a short question; and others."""
+    heads = [words(rng, 30, 900) for _ in range(25)]
+    for _ in range(count):
+        if rng.random() < 0.2:
+            yield Ask(words(rng, 60, 900), words(rng, 20, 200))
+        else:
+            head = heads[min(int(rng.expovariate(0.15)), 24)]
+            yield Ask([*head, *words(rng, 20, 300)], words(rng, 20, 200))
+
+
 def mixed(rng: random.Random) -> Iterator[Ask]:
-    """All of them at once."""
-    sources = [make(rng) for make in WORKLOADS.values() if make is not mixed]
+    """All of those before it at once."""
+    sources = [make(rng) for make in itertools.takewhile(lambda one: one is not mixed, _MAKERS)]
     while sources:
         source = rng.choice(sources)
         ask = next(source, None)
@@ -135,7 +146,9 @@ WORKLOADS: dict[str, Callable[[random.Random], Iterator[Ask]]] = {
     "unique tails": unique_tails,
     "shallow branches": shallow_branches,
     "all at once": mixed,
+    "short prompts": short_prompts,
 }
+_MAKERS = WORKLOADS.values()
 
 
 class Texts:
@@ -164,7 +177,7 @@ class Texts:
 class LastEnd(SnapshotStops):
     """Only at the last block's end of a prompt."""
 
-    def of(self, num_tokens: int, cached: int, known: int) -> list[int]:
+    def of(self, num_tokens: int, cached: int, known: int, marks: Iterable[int] = ()) -> list[int]:
         last = (num_tokens - 1) // self.block_size * self.block_size
         return [last] if cached < last else []
 
@@ -180,26 +193,34 @@ class Oldest(Snapshots):
         self._latest[slot] = self._texts
         return super().add(slot, names, depth, parted=parted)
 
-    def found(self, slot: int) -> None:
+    def found(self, slot: int, *, parts: bool = True) -> None:
         self._latest[slot] = self._texts
-        super().found(slot)
+        super().found(slot, parts=parts)
 
     def _worth(self, slot: int) -> float:
         return self._latest.get(slot, 0)
 
 
 class Oracle(Snapshots):
-    """What saves most tokens soonest stays."""
+    """What saves most tokens soonest stays, of texts that find nothing deeper."""
 
     def __init__(self, texts: Texts, pool: BlockPool, alive: Callable[[bytes], bool]) -> None:
         super().__init__(pool, alive)
         self._all = texts
 
     def _worth(self, slot: int) -> float:
-        name = self._pool.content(slot)
-        later = self._all.later(name, self._texts) if name is not None else []
+        if self._pool.content(slot) is None:
+            return -1.0
         one = self._by_slot[slot]
-        return (one.depth - one.base) / (later[0] + 1 - self._texts) if later else -1.0
+        deeper = {number for other in one.above for number in self._later(other)}
+        comes = next((number for number in self._later(one) if number not in deeper), None)
+        if comes is None:
+            return -1.0
+        covered = one.depth - (0 if one.below is None else one.below.depth)
+        return covered / (comes + 1 - self._texts)
+
+    def _later(self, one: _Snapshot) -> list[int]:
+        return self._all.later(one.names[one.depth - 1], self._texts)
 
 
 class Tally(NamedTuple):

@@ -21,6 +21,11 @@ struct Continuation {
   int64_t num_given;
   int64_t block_size;
   std::vector<Tables> kv_groups;    // of all texts; slots are not told
+  // Where layers keep states, else null: their slots [texts]; and how many tokens that are given
+  // are drafts, the last ones, which leave no trace in a state. So are all that come: each pass but
+  // the first computes a text's drafts anew.
+  const int64_t* slots;
+  const int64_t* drafts;
   std::vector<Rotation> rotations;  // of the tokens that are computed, pass after pass
   int threads;
   int64_t* out;  // [counts[0], texts]: what comes of each pass; -1 where logits are no numbers

@@ -277,25 +277,32 @@ NB_MODULE(_native, m) {
         self.run(decoder, plan, at<void>(x), at<void>(out), rotations,
                  {at<void>(given), given_stride}, at<void>(streams));
       }, nb::call_guard<nb::gil_scoped_release>())
-      // numbers: counts, lengths, positions, tokens, then each KV group's tables and num_dropped.
+      // numbers: counts, lengths, positions, tokens, then each KV group's tables and num_dropped,
+      // then slots of states and drafts, if there are any.
       .def("go_on", [](Kernels& self, const Decoder& decoder, const Packed* embedding,
                        Address table, const Packed& head, int64_t vocabulary, int64_t texts,
                        int64_t given, Address numbers,
                        int64_t block_size, const std::vector<std::pair<int64_t, int64_t>>& kv_groups,
-                       const std::vector<Rotation>& rotations, int threads, Address out) {
+                       bool has_states, const std::vector<Rotation>& rotations, int threads,
+                       Address out) {
         const int64_t* at_hand = at<int64_t>(numbers);
         Continuation c{decoder, embedding, at<char>(table), head, vocabulary, texts, at_hand,
                        at_hand + texts, at_hand + 2 * texts, at_hand + 3 * texts, given,
-                       block_size, {}, rotations, threads, at<int64_t>(out)};
+                       block_size, {}, nullptr, nullptr, rotations, threads,
+                       at<int64_t>(out)};
         at_hand += 3 * texts + given;
         for (auto [width, sink_blocks] : kv_groups) {
           const int64_t* dropped = at_hand + texts * width;
           c.kv_groups.push_back({nullptr, at_hand, width, dropped, sink_blocks});
           at_hand = dropped + texts;
         }
+        if (has_states) {
+          c.slots = at_hand;
+          c.drafts = at_hand + texts;
+        }
         self.go_on(c);
       }, nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::call_guard<nb::gil_scoped_release>());
   m.def("copy_blocks", &copy_blocks, nb::call_guard<nb::gil_scoped_release>());
   m.def("mask", [](Address x, int64_t x_stride, Address masks, int64_t words, Address numbers,

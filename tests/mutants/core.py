@@ -147,10 +147,38 @@ MUTANTS = (
         f"{_SNAPSHOTS}::test_where_texts_part_a_state_is_left_for_the_next_one",
     ),
     Mutant(
+        "no state is left early in a prompt that begins like none",
+        f"{_MEMORY}/snapshots.py",
+        "if not known:",
+        "if False:",
+        f"{_SNAPSHOTS}::test_who_is_the_first_to_part_finds_half_of_what_is_there",
+    ),
+    Mutant(
+        "early states are worth as much as those that texts go on from",
+        f"{_MEMORY}/snapshots.py",
+        "one.depth < self._every",
+        "False",
+        f"{_SNAPSHOTS}::test_early_states_go_before_those_that_texts_go_on_from",
+    ),
+    Mutant(
+        "who goes on from a state parts there, wherever he leaves the text",
+        f"{_MEMORY}/states.py",
+        "parts=demand.known <= end * self.block_size",
+        "parts=True",
+        f"{_SNAPSHOTS}::test_a_shallow_state_that_branches_need_outlives_deep_ones",
+    ),
+    Mutant(
+        "no state is left where a caller's hint says that a beginning comes again",
+        f"{_SCHEDULING}/admission.py",
+        "[end for end, _ in group.request.keep]",
+        "()",
+        f"{_OF_SCHEDULING}/test_snapshots.py::test_chunks_end_where_a_request_has_marks",
+    ),
+    Mutant(
         "where texts have parted counts for nothing",
         f"{_MEMORY}/snapshots.py",
-        "chance = _FIRST + one.parted +",
-        "chance = _FIRST +",
+        "_FIRST + one.parted",
+        "_FIRST",
         f"{_SNAPSHOTS}::test_a_shallow_state_that_branches_need_outlives_deep_ones",
     ),
     Mutant(
@@ -184,8 +212,8 @@ MUTANTS = (
     Mutant(
         "finding nothing is as good as finding half",
         f"{_MEMORY}/snapshots.py",
-        "else one.depth + _ALL",
-        "else one.depth",
+        "one.depth + _ALL if below is None",
+        "one.depth if below is None",
         f"{_SNAPSHOTS}::test_the_only_state_of_a_text_outlives_those_that_save_more_beside_others",
     ),
     Mutant(

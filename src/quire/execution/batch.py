@@ -220,20 +220,29 @@ def pack_texts(chunks: Sequence[Chunk], counts: Sequence[int], block_size: int) 
         numbers += chunk.token_ids
         positions += range(chunk.start, end + 1)
         starts += (chunk.output_start,) * len(chunk.token_ids)
+    groups = [*zip(*(chunk.table.kv_groups for chunk in chunks), strict=True)]
+    slots = groups.pop() if groups[-1][0].keeps_state else None  # those come last
+    # A state keeps no trace of drafts: each pass computes all of them anew.
+    drafts = [len(chunk.drafts) for chunk in chunks]
     texts = len(chunks)
     for number in range(1, counts[0]):
         while counts[texts - 1] <= number:
             texts -= 1
-        positions += [end + number for end in last[:texts]]
-        starts += [chunk.output_start for chunk in chunks[:texts]]
+        for i in range(texts):
+            first = number if slots is None else 1 - drafts[i]
+            positions += range(last[i] + first, last[i] + number + 1)
+            starts += (chunks[i].output_start,) * (number + 1 - first)
     kv_groups = []
-    for tables in zip(*(chunk.table.kv_groups for chunk in chunks), strict=True):
+    for tables in groups:
         width = max(len(table.block_ids) for table in tables)
         for table in tables:
             numbers += table.block_ids
             numbers += (0,) * (width - len(table.block_ids))
         numbers += [table.num_dropped for table in tables]
         kv_groups.append((width, tables[0].num_sink_blocks))
+    if slots is not None:
+        numbers += [table.block_ids[0] for table in slots]
+        numbers += drafts
     return Texts(
         tuple(counts),
         sum(lengths),
@@ -242,6 +251,7 @@ def pack_texts(chunks: Sequence[Chunk], counts: Sequence[int], block_size: int) 
         _tensor(starts),
         tuple(kv_groups),
         block_size,
+        slots is not None,
     )
 
 

@@ -457,6 +457,7 @@ class CPUKernels(Kernels):
             texts.numbers.data_ptr(),
             texts.block_size,
             texts.kv_groups,
+            texts.has_states,
             [_rotation(rotation) for rotation in rotations],
             torch.get_num_threads(),
             out.data_ptr(),

@@ -341,7 +341,8 @@ class Texts(NamedTuple):
     num_given: tokens of all that are known and yet to be computed, in the first pass; each has one.
     numbers: int64: counts, how many are given of each, and the position of the last of them [S];
         these tokens, text after text; then of each KV group the block tables [S, width] and
-        num_dropped [S].
+        num_dropped [S]; then, where layers keep states, the slots [S] and how many of a text's
+        given tokens are drafts [S], the last ones.
     positions: int64, of all tokens that are computed, pass after pass; starts: of the texts they
         are of, where their outputs begin.
     kv_groups: width, and num_sink_blocks.
@@ -354,6 +355,7 @@ class Texts(NamedTuple):
     starts: Tensor
     kv_groups: tuple[tuple[int, int], ...]
     block_size: int
+    has_states: bool = False
 
 
 class Continuing(NamedTuple):

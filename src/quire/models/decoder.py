@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.kernels.layer_memory import KVShape, LayerMemory
+from quire.kernels.layer_memory import LayerMemory
 from quire.kernels.mlps import Experts
 from quire.kernels.ops import AttentionBatch, Continuing, DecoderStack, Kernels, Norm, Texts
 from quire.kernels.products import PackedWeight
@@ -262,7 +262,6 @@ class DecoderModel:
             decoder.ranks,
         )
         plain = scaled == (1.0, 1.0, None) and all(part is None for part in beside)
-        plain &= all(isinstance(shape, KVShape) for shape in self.kv_shapes)
         if not plain or not isinstance(head, PackedWeight):
             return None
         rows: PackedWeight | Tensor

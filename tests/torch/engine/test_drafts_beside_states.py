@@ -26,7 +26,7 @@ from support.hf_reference import random_prompts
 ModelDir = Callable[[str], Path]
 
 CASES: list[tuple[str, int, dict[str, Any], tuple[str, ...]]] = [
-    ("float32", 4, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
+    ("float32", 49, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
     ("bfloat16", 4, {**RECOMPUTE, **CACHED, **CHUNKS}, ("found", "forks")),
     ("int8 cache", 4, {**SWAP, **CACHED, **CHUNKS}, ("found", "forks")),
     ("int4", 4, {**CACHED, **CHUNKS}, ("found", "forks")),
@@ -82,6 +82,36 @@ def test_states_of_each_kind_come_back(family: str, model_dir: ModelDir) -> None
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
     assert [one.outputs[0].token_ids for one in outputs] == [*truth.values()]
     assert 40 < verified.right < verified.drafts <= verified.right + len(wrong)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "lfm2", "mamba2", "kimi_linear"])
+def test_greedy_texts_go_on_in_one_call(family: str, model_dir: ModelDir) -> None:
+    """Of several lengths, after drafts of others that were right or wrong."""
+    directory, prompts = model_dir(family), random_prompts(9, 30, 17)
+    common = {"block_size": 4, "kv_cache_memory_bytes": 2**22}
+    expected = LLM(directory, **common).generate(prompts, GREEDY, use_tqdm=False)
+    truth = {str(i): output.outputs[0].token_ids for i, output in enumerate(expected)}
+    llm, rng = LLM(directory, **common, **drafted(directory)), random.Random(1)
+
+    def some(request: Any, branch: Any) -> list[int]:
+        known = branch.num_output_tokens
+        told = [*truth[request.request_id][known : known + rng.randrange(2)]]
+        return told + [TO_DRAFT] * rng.randint(1, 4)
+
+    verified = Verified(llm, drafts=some)
+    worker: Any = verified.draft_model._worker
+    go_on, shapes = worker.go_on, list[tuple[int, ...]]()
+
+    def noted(*given: Any) -> Any:
+        tokens = go_on(*given)
+        shapes.append(tuple(tokens.shape))
+        return tokens
+
+    worker.go_on = noted
+    outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+    assert [one.outputs[0].token_ids for one in outputs] == [*truth.values()]
+    assert verified.right == verified.drafts > 40
+    assert max(passes for passes, _ in shapes) == 4 and max(texts for _, texts in shapes) == 3
 
 
 def test_a_plain_model_drafts_for_one_with_states(model_dir: ModelDir) -> None:

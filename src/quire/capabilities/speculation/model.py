@@ -169,7 +169,7 @@ class DraftModel:
 
     def _go_on(self, texts: Sequence[_DraftText], parts: Sequence[Chunk]) -> bool:
         """Have the model compute these parts of texts and go on by itself, if it can."""
-        if not texts or self._keeps_states:
+        if not texts:
             return False
         both = sorted(zip(texts, parts, strict=True), key=lambda one: -one[0].num_lacking)
         counts = [text.num_lacking for text, _ in both]

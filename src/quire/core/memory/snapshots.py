@@ -22,17 +22,21 @@ class SnapshotStops(NamedTuple):
     block_size: int
     decoding: int
 
-    def of(self, num_tokens: int, cached: int, known: int) -> list[int]:
+    def of(self, num_tokens: int, cached: int, known: int, marks: Iterable[int] = ()) -> list[int]:
         """For a prompt of ``num_tokens``, of which ``cached`` have been found.
 
         known: tokens whose blocks are here. Others have left them there, and more may: so the end
             of these is where the next one can go on from.
+        marks: tokens of beginnings that the caller says come again.
         """
         size = self.block_size
         last = (num_tokens - 1) // size * size  # a prompt that begins alike computes a token
         stops = {last, known // size * size}
         every = max(size, self.every // size * size)
         stops.update(range((cached // every + 1) * every, last, every))
+        stops.update(mark // size * size for mark in marks)
+        if not known:  # whoever is the first to leave it there finds half of it, or more
+            stops.update(every // part // size * size for part in _EARLY)
         return sorted(stop for stop in stops if cached < stop < num_tokens)
 
     def most_drafts(self, num_tokens: int) -> int:
@@ -40,6 +44,10 @@ class SnapshotStops(NamedTuple):
         return self.decoding - 1 - num_tokens % self.decoding
 
 
+_EARLY = (2, 4)
+"""Parts of ``every`` after which a snapshot is left of a prompt that begins like none."""
+_GUESS = 0.01
+"""The chance that a text parts there, as long as none has and there is a deeper one."""
 _FIRST = 0.2
 """The chance that a text parts where none has, beside that of one that goes on from its deepest."""
 _UNKNOWN = 10.0
@@ -100,11 +108,6 @@ class _Snapshot:
         self.parted = 0  # texts that have left there what others said
         self.used = family.texts  # texts of the family that had come when it was used last
 
-    @property
-    def base(self) -> int:
-        """Blocks that are found without it."""
-        return 0 if self.below is None else self.below.depth
-
     def stand_on(self, below: _Snapshot | None) -> None:
         self.leave()
         self.below = below
@@ -137,9 +140,12 @@ class Snapshots:
     document that was displaced, what they leave there is worth what it was.
     """
 
-    def __init__(self, pool: BlockPool, alive: Callable[[BlockHash], bool]) -> None:
-        """alive: whether a snapshot of that name is of use: the text's blocks are there, too."""
+    def __init__(self, pool: BlockPool, alive: Callable[[BlockHash], bool], every: int = 0) -> None:
+        """alive: whether a snapshot of that name is of use: the text's blocks are there, too.
+        every: blocks between two, while a long prompt is read.
+        """
         self._pool = pool
+        self._every = every
         pool.ranking = self
         self._alive = alive
         self._by_slot: dict[int, _Snapshot] = {}
@@ -198,12 +204,15 @@ class Snapshots:
             below = below.below
         return False
 
-    def found(self, slot: int) -> None:
-        """The text that came last goes on from it."""
+    def found(self, slot: int, *, parts: bool = True) -> None:
+        """The text that came last goes on from it.
+
+        parts: whether it leaves there what others said; else it leaves a snapshot further on.
+        """
         one = self._by_slot[slot]
         family, is_deepest = one.family, not one.above
         one.used = family.texts
-        one.parted += not is_deepest
+        one.parted += parts and not is_deepest
         family.found += 1
         family.deepest += is_deepest
 
@@ -244,9 +253,17 @@ class Snapshots:
         one = self._by_slot.get(slot)
         if one is None or not self._alive(one.names[one.depth - 1]):
             return -1.0
-        family, base = one.family, one.base
-        chance = _FIRST + one.parted + (0.0 if one.above else family.goes_on)
-        covered = one.depth - base if base else one.depth + _ALL
+        family, below = one.family, one.below
+        while below is not None and self._is_guess(below):
+            below = below.below
+        chance = _GUESS if self._is_guess(one) else _FIRST + one.parted
+        if not one.above:
+            chance += family.goes_on
+        covered = one.depth + _ALL if below is None else one.depth - below.depth
         unused = family.texts - one.used
         fading: float = (1 + unused) ** _UNUSED
         return covered * chance / (fading * family.wait(self._texts))
+
+    def _is_guess(self, one: _Snapshot) -> bool:
+        """Whether it was left early in a text, where none has parted yet and this one went on."""
+        return bool(one.above) and not one.parted and one.depth < self._every

@@ -68,7 +68,7 @@ class StateAllocator:
         self.host = BlockPool(num_host_slots)
         self.tables: dict[int, _Live] = {}
         self._kept = kept
-        self._snapshots = Snapshots(self.device, alive)
+        self._snapshots = Snapshots(self.device, alive, kept.every // block_size)
         self._unsettled: set[int] = set()  # published, and computed by the step under way
         self._fetches: list[BlockMove] = []  # of what admissions have found in a source
 
@@ -127,7 +127,7 @@ class StateAllocator:
         else:
             slot = found
             self.device.share_all([slot], found=True)
-            self._snapshots.found(slot)
+            self._snapshots.found(slot, parts=demand.known <= end * self.block_size)
         table = _Live(slot, end * self.block_size, demand.num_tokens)
         table.entry, table.known = self.device.charged(slot), demand.known
         self.tables[seq_id] = table

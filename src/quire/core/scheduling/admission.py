@@ -167,7 +167,8 @@ class Admission:
         )
         trunk.num_computed = cached
         if cache is not None and cache.stops is not None:
-            trunk.stops = cache.stops.of(demand.num_tokens, cached, cached + fit.stateless)
+            known, marks = cached + fit.stateless, [end for end, _ in group.request.keep]
+            trunk.stops = cache.stops.of(demand.num_tokens, cached, known, marks)
         if group.scores is not None and not group.expanded:
             self._scored.reuse(group.scores, trunk.block_hashes, cached)
         group.status = Status.RUNNING

@@ -79,26 +79,52 @@ def text(first: int, length: int) -> list[int]:
 
 
 def test_chunks_end_at_the_last_block_where_texts_part_and_every_so_often() -> None:
-    assert STOPS.of(100, 0, 0) == [40, 80, 96]
-    assert STOPS.of(101, 0, 0) == [40, 80, 100]
+    assert STOPS.of(100, 0, 4) == [4, 40, 80, 96]
+    assert STOPS.of(101, 0, 4) == [4, 40, 80, 100]
     assert STOPS.of(100, 40, 59) == [56, 80, 96]
     assert STOPS.of(100, 80, 80) == [96] and STOPS.of(100, 96, 96) == []
     assert STOPS.of(4, 0, 0) == STOPS.of(1, 0, 0) == [] and STOPS.of(5, 0, 0) == [4]
 
 
+def test_of_a_prompt_that_begins_like_none_they_end_early_too() -> None:
+    assert STOPS.of(100, 0, 0) == [8, 20, 40, 80, 96] and STOPS.of(15, 0, 0) == [8, 12]
+    tiny = SnapshotStops(every=8, block_size=SIZE, decoding=8)
+    assert tiny.of(15, 0, 0) == [4, 8, 12], "none is shorter than a block"
+
+
+def test_they_end_where_callers_say_that_a_beginning_comes_again() -> None:
+    assert STOPS.of(100, 0, 4, [31, 2**40]) == [4, 28, 40, 80, 96]
+    assert STOPS.of(100, 40, 40, [31, 99, 100]) == [80, 96]
+
+
+def test_who_is_the_first_to_part_finds_half_of_what_is_there() -> None:
+    for shared in range(8, 200):
+        talks = Talks(slots=30)
+        talks.ask([*text(1, shared), *text(2, 20)])
+        found, lacking = talks.ask([*text(1, shared), *text(3, 9)])
+        assert found >= lacking, shared
+
+
+def test_early_states_go_before_those_that_texts_go_on_from() -> None:
+    talks = Talks(slots=5)  # one is live
+    for n in range(1, 5):
+        talks.ask(text(n, 39))
+    assert talks.depths() == [36] * 4
+
+
 def test_a_prompt_goes_on_from_the_deepest_state_before_its_last_token() -> None:
     talks = Talks(slots=8)
     assert talks.ask(text(1, 30)) == (0, 0)
-    assert talks.depths() == [28]
+    assert talks.depths() == [8, 20, 28]
     assert talks.ask(text(1, 30)) == (28, 0)
-    assert talks.ask(text(1, 28)) == (0, 24), "a token is left to compute"
+    assert talks.ask(text(1, 28)) == (20, 4), "a token is left to compute"
     assert talks.ask([*text(1, 29), 5, 6, 7]) == (28, 0)
 
 
 def test_where_texts_part_a_state_is_left_for_the_next_one() -> None:
     talks = Talks(slots=20)
     tails = [talks.ask([*text(1, 30), *text(n, 10)]) for n in range(2, 9)]
-    assert tails == [(0, 0), (0, 28), *[(28, 0)] * 5]
+    assert tails == [(0, 0), (20, 8), *[(28, 0)] * 5]
 
 
 def test_answers_leave_their_last_state_alone() -> None:
@@ -182,7 +208,7 @@ def test_states_of_texts_whose_blocks_are_gone_go_first() -> None:
     talks = Talks(slots=4, blocks=18)
     for n in range(1, 3):
         talks.ask(text(n, 30))  # eight blocks each
-    assert talks.depths() == [28, 28]
+    assert talks.depths() == [20, 28, 28]
     talks.ask(text(3, 39))  # takes those of the first
     assert talks.ask(text(2, 30))[0] == 0 or 28 in talks.depths()
     assert talks.states.device.num_free == 4

@@ -46,7 +46,15 @@ def test_chunks_end_where_snapshots_are_taken(ahead: bool) -> None:
         planned = scheduler.schedule_ahead(step, now) if ahead else None
         finish(scheduler, step)
         step = scheduler.schedule(now) if planned is None else planned
-    assert chunks == [(0, 16), (16, 16), (32, 8), (40, 1), (41, 1)]
+    assert chunks == [(0, 4), (4, 4), (8, 8), (16, 16), (32, 8), (40, 1), (41, 1)]
+
+
+def test_chunks_end_where_a_request_has_marks() -> None:
+    scheduler = make_scheduler()
+    params = SamplingParams(max_tokens=2)
+    scheduler.add(Request("r", list(range(30)), params, 2, seed=0, keep=[(26, 300.0)]))
+    scheduler.schedule(0.0)
+    assert list(scheduler.running[0].branches[0].stops) == [4, 8, 16, 24, 28]
 
 
 def test_what_had_blocks_and_no_state_is_told_and_counted() -> None:
