@@ -425,6 +425,7 @@ class Kernels:
         numbers: int,
         block_size: int,
         kv_groups: Sequence[tuple[int, int]],
+        has_states: bool,
         rotations: Sequence[Rotation],
         threads: int,
         out: int,
