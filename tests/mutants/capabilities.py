@@ -38,11 +38,19 @@ MUTANTS = (
         "tests/pure/engine/test_lives.py::test_lives_that_were_not_well_are[54002099]",
     ),
     Mutant(
+        "a draft model overwrites others' blocks where a session goes on after a cut",
+        "src/quire/capabilities/speculation/behind.py",
+        "going_on.pop(opened.seq_id, None)",
+        "going_on.get(opened.seq_id, None)",
+        "tests/pure/engine/test_lives.py::test_lives_that_were_not_well_are[56024260]",
+    ),
+    Mutant(
         "a window moves on before a draft model's states have seen right drafts",
         "src/quire/capabilities/speculation/behind.py",
         "then.num_dropped == now.num_dropped",
         "then.num_dropped <= now.num_dropped",
-        "tests/pure/capabilities/speculation/test_behind.py",
+        "tests/pure/capabilities/speculation/test_behind.py"
+        "::test_it_is_computed_while_its_window_is_there",
     ),
     Mutant(
         "a session rests with drafts of which a draft model's states may have seen too many",

@@ -32,6 +32,8 @@ class Behind:
         if not self._chunks:
             return []
         going_on = {} if step.moves else {chunk.seq_id: chunk for chunk in step.chunks}
+        for opened in step.opened:  # a session's may go on in other blocks, after a cut
+            going_on.pop(opened.seq_id, None)
         due = [*self._chunks.values()]
         if all(_goes_on(one, going_on) for one in due):
             return []

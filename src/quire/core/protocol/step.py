@@ -72,8 +72,7 @@ class Step:
 
     opened, forked, closed: who lives from this step on, in this order; what an executor keeps of
         a sequence can be forgotten once it is closed.
-    within: those whose texts have ended among the drafts of their last chunk. What a session has
-        rests before these; whoever else has ended or goes on has all that were right.
+    within: those whose texts ended among a chunk's drafts, before which their sessions rest.
     ahead: planned while the one before is under way, so that there may be tokens IN_FLIGHT.
     now: when it was planned. usage: of the pool while it is under way.
     """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from quire.capabilities.speculation.behind import Behind
 from quire.core.memory import BlockTable
-from quire.core.protocol import Chunk, Readout, Step
+from quire.core.protocol import Chunk, Opened, Readout, Request, Step
+from quire.text.params import SamplingParams
 
 
 def chunk_of(start: int, token_ids: list[int], drafts: int, dropped: int = 0) -> Chunk:
@@ -52,3 +53,13 @@ def test_it_waits_for_what_goes_on_at_once() -> None:
     assert behind.before_moves(Step(chunks=[going_on])) == []
     part = behind.take(going_on)
     assert part.token_ids == [11, 12, 20] and part.start == 6
+
+
+def test_what_goes_on_after_a_cut_is_no_part_of_what_was_there() -> None:
+    behind = Behind()
+    assert behind.leave([chunk_of(13, [4], 0)])
+    request = Request("turn", (4,), SamplingParams(), 1, 0)
+    after_a_cut = chunk_of(14, [17], 0)  # as far as others' blocks have its new beginning
+    step = Step(chunks=[after_a_cut], opened=[Opened(1, request, 0, 15)])
+    assert [left.token_ids for left in behind.before_moves(step)] == [[4]]
+    assert behind.take(after_a_cut).start == 14
