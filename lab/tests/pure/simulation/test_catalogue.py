@@ -43,7 +43,7 @@ def write(directory: Path, **changes: Any) -> Path:
      ("kimi-k2", 1026.4), ("deepseek-v2-lite", 15.71), ("glm-4.5-air", 106.85),
      ("kimi-k2-thinking", 1026.4), ("minimax-m2", 228.7), ("gemma-4-26b-a4b", 25.2),
      ("glm-4.7-flash", 29.94), ("qwen3.6-27b", 26.9), ("qwen3.6-35b-a3b", 34.66),
-     ("deepseek-v3.2", 671.88), ("glm-5", 743.9)],
+     ("deepseek-v3.2", 671.88), ("glm-5", 743.9), ("mimo-v2-flash", 308.8)],
 )  # fmt: skip
 def test_parameters_are_those_that_were_published(name: str, billions: float) -> None:
     assert MODELS[name].num_params == pytest.approx(billions * 1e9, rel=2e-3)
