@@ -16,6 +16,7 @@ from quire.core.protocol.request import (
     Params,
     PooledPrompt,
     Request,
+    Span,
 )
 from quire.core.protocol.soft_cut import SoftCut, column_biases
 from quire.core.protocol.step import (
@@ -60,6 +61,7 @@ __all__ = [
     "Sample",
     "SchedulingPolicy",
     "SoftCut",
+    "Span",
     "Step",
     "StepResult",
     "TokenLogprobs",
