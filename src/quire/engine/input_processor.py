@@ -21,7 +21,7 @@ from quire.core.errors import (
     UnknownAdapterError,
     shown,
 )
-from quire.core.protocol import Adapter, Origin, Request, Span
+from quire.core.protocol import Adapter, Origin, Request, VectorSpan
 from quire.text.bad_words import bad_word_ids
 from quire.text.begun import Begun, ChatPrompt, begun_in
 from quire.text.chat_template import Message
@@ -59,14 +59,14 @@ _EMBEDDINGS = "embeddings (/v1/embeddings, LLM.embed)"
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
 
 
-class VectorForm(Protocol):
+class VectorInputs(Protocol):
     """Vectors that a model takes in the place of its tokens'."""
 
     def count(self, given: object) -> int:
         """How many there are; RequestError, naming the field, unless they can be taken."""
         ...
 
-    def span(self, given: object) -> Span:
+    def span(self, given: object) -> VectorSpan:
         """A prompt of these vectors alone."""
         ...
 
@@ -91,7 +91,7 @@ class ModelOutputs:
     eos_token_ids: Iterable[int] = ()
     pooler: Pooler | None = None
     generates: bool = True
-    vectors: VectorForm | None = None
+    vectors: VectorInputs | None = None
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,9 @@ class InputProcessor:
         self._encoder.check_count("prompt_embeds", count, output)
         return (0,) * count
 
-    def _spans(self, options: Mapping[str, Any], prepared: PreparedParams) -> tuple[Span, ...]:
+    def _spans(
+        self, options: Mapping[str, Any], prepared: PreparedParams
+    ) -> tuple[VectorSpan, ...]:
         """The vectors of a prompt; RequestError for what reads its tokens."""
         params = prepared.params
         readers = {
@@ -550,9 +552,9 @@ def _given_of(prompt: Prompt) -> object:
     known = [key for key in _KINDS if prompt.get(key) is not None]
     if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
         raise RequestError(
-            'a prompt given as a dict must hold "prompt", "prompt_token_ids" or "prompt_embeds", and '
-            'may hold "cache_salt", "adapter", "priority", "client" and "truncate_max_tokens"; got '
-            "the keys "
+            'a prompt given as a dict must hold "prompt", "prompt_token_ids" or "prompt_embeds", '
+            'and may hold "cache_salt", "adapter", "priority", "client" and '
+            '"truncate_max_tokens"; got the keys '
             f"{shown(list(prompt))}",
             "prompt",
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from quire.core.errors import RequestError
-from quire.core.protocol import Chunk, Opened, Span
+from quire.core.protocol import Chunk, Opened, VectorSpan
 
 _FIELD = "prompt_embeds"
 
@@ -34,7 +34,7 @@ class VectorForm(NamedTuple):
             raise _refused(f"must have the shape {wanted}; got {list(given.shape)}")
         return len(given)
 
-    def span(self, given: object) -> Span:
+    def span(self, given: object) -> VectorSpan:
         """A prompt of these vectors alone. The caller may change its tensor afterwards."""
         self.count(given)
         given = cast(Tensor, given).detach()
@@ -42,12 +42,10 @@ class VectorForm(NamedTuple):
         if not bool(vectors.isfinite().all()):
             raise _refused(f"must be finite numbers, as {self.dtype} too")
         rows = vectors.view(torch.uint8).numpy()
-        return Span(0, [blake2b(row, digest_size=16).digest() for row in rows], vectors)
+        return VectorSpan(0, [blake2b(row, digest_size=16).digest() for row in rows], vectors)
 
 
-def given_rows(
-    chunks: Sequence[Chunk], known: Iterable[Opened]
-) -> tuple[tuple[int, Tensor], ...]:
+def given_rows(chunks: Sequence[Chunk], known: Iterable[Opened]) -> tuple[tuple[int, Tensor], ...]:
     """The vectors of a step's chunks, each with the row from which on they are.
 
     known: whose the chunks are.

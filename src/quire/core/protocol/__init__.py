@@ -16,7 +16,7 @@ from quire.core.protocol.request import (
     Params,
     PooledPrompt,
     Request,
-    Span,
+    VectorSpan,
 )
 from quire.core.protocol.soft_cut import SoftCut, column_biases
 from quire.core.protocol.step import (
@@ -61,10 +61,10 @@ __all__ = [
     "Sample",
     "SchedulingPolicy",
     "SoftCut",
-    "Span",
     "Step",
     "StepResult",
     "TokenLogprobs",
+    "VectorSpan",
     "Verdict",
     "column_biases",
     "confirmed",

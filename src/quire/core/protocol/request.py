@@ -38,7 +38,7 @@ class Origin(NamedTuple):
     progress: bool = False  # its caller is told how far its prompt has been computed
 
 
-class Span(NamedTuple):
+class VectorSpan(NamedTuple):
     """Positions of a prompt that have vectors in the place of tokens; their ids are 0.
 
     digests: of each one's vector, all as long. Whose are equal share blocks.
@@ -152,7 +152,7 @@ class Request:
     adapter: Adapter | None = None  # what the model's weights are changed by
     keep: Sequence[tuple[int, float]] = ()  # first tokens to evict after others, for so long
     origin: Origin = Origin()  # noqa: RUF009  # frozen
-    spans: Sequence[Span] = ()  # of its prompt, in their order
+    spans: Sequence[VectorSpan] = ()  # of its prompt, in their order
     block_hashes: Sequence[BlockHash] = ()
     """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which
     blocks are equal is replayed with them. They may reach into the output of branch 0."""

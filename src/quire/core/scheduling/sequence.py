@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from quire.core.memory import BlockHash, hash_blocks
-from quire.core.protocol.request import FinishReason, Request, Span
+from quire.core.protocol.request import FinishReason, Request, VectorSpan
 from quire.core.protocol.soft_cut import SoftCut
 from quire.core.scheduling.scores import PromptScores
 
@@ -45,7 +45,7 @@ class Sequence:
         prompt_token_ids: Seq[int],
         root_hash: BlockHash = b"",
         given_hashes: Seq[BlockHash] = (),
-        spans: Seq[Span] = (),
+        spans: Seq[VectorSpan] = (),
     ) -> None:
         self.seq_id = seq_id
         self.index = index  # which of the request's outputs this is

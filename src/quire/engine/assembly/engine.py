@@ -20,7 +20,6 @@ from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.misses import MissFinder
 from quire.capabilities.pooling.files import bytes_of, read_pooler
-from quire.capabilities.pooling.pooler import Pooler
 from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
