@@ -14,7 +14,11 @@ from torch import Tensor
 
 from quire import LLM, SamplingParams
 from quire.blocks.events.events import BlockEvents, BlocksRemoved, BlocksStored
+from quire.capabilities.speculation.plan import Guess
+from quire.capabilities.speculation.speculation import Speculation
 from quire.core.errors import RequestError
+from quire.core.protocol import RecoveryCosts, Request
+from quire.core.scheduling.sequence import Sequence
 from quire.engine.outputs import RequestOutput
 from quire.engine.recorder import RequestRecorder
 from support.draft_lives import drafted
@@ -235,17 +239,30 @@ def test_a_draft_model_would_read_ids(model_dir: ModelDir, tmp_path: Path) -> No
         llm.generate(embeds(noise(3)), ASK, use_tqdm=False)
 
 
-def test_nobody_drafts_from_what_has_no_tokens(model_dir: ModelDir) -> None:
-    directory, given = model_dir("llama"), embeds(noise(30))
-    plain = generate(LLM(directory, **SETTINGS), given)
+def test_nobody_drafts_from_what_has_no_tokens(
+    model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, guess = list[Request](), Speculation._guess
+
+    def watched(self: Speculation, request: Request, sequence: Sequence) -> Guess | None:
+        asked.append(request)
+        return guess(self, request, sequence)
+
+    monkeypatch.setattr(Speculation, "_guess", watched)
+    directory, params = model_dir("llama"), replace(ASK, max_tokens=60)
+    prompts = [*embeds(noise(30)), random_prompts(30)[0]]
+    plain = generate(LLM(directory, **SETTINGS), prompts, params)
     llm = LLM(directory, **SETTINGS, speculative_config={"method": "ngram"})
-    (output,) = llm.generate(given, ASK, use_tqdm=False)
-    assert [told(output)] == plain
-    assert output.metrics.num_draft_tokens == 0
-    assert output.prompt_token_ids == []
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [told(output) for output in outputs] == plain
+    assert asked and not any(request.spans for request in asked)
+    assert outputs[0].prompt_token_ids == [] and outputs[0].metrics.num_prompt_tokens == 30
 
 
-def test_a_store_keeps_none(model_dir: ModelDir, tmp_path: Path) -> None:
+def test_a_store_keeps_none(
+    model_dir: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecoveryCosts, "fetching_pays", lambda *_: True)
     directory, given = model_dir("llama"), embeds(noise(30))
     settings = {**SETTINGS, "kv_store": str(tmp_path), "kv_store_size": 0.01}
     with LLM(directory, **settings) as llm:
