@@ -38,7 +38,66 @@ _STATES, _SNAPSHOTS = f"{_OF_MEMORY}/test_states.py::TestStates", f"{_OF_MEMORY}
 _NAMED = f"{_BEYOND}::test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched"
 
 
+_SPANS = f"{_OF_SCHEDULING}/test_spans.py"
+_EMBEDS = "tests/torch/engine/test_prompt_embeds.py"
+
 MUTANTS = (
+    Mutant(
+        "vectors are not in the names of their blocks",
+        f"{_SCHEDULING}/sequence.py",
+        "parent = span.root(self.root_hash if parent is None else parent, start, end)",
+        "pass",
+        f"{_SPANS}::test_who_differs_in_a_vector_shares_nothing_from_its_block_on",
+    ),
+    Mutant(
+        "a block's name tells which vectors are in it, not where they stand",
+        f"{_PROTOCOL}/request.py",
+        'pack("<qq", first, last)',
+        'pack("<qq", 0, 0)',
+        f"{_SPANS}::test_vectors_are_no_ids_and_stand_where_they_stand",
+    ),
+    Mutant(
+        "names do not begin anew with the last block that has vectors",
+        f"{_SCHEDULING}/sequence.py",
+        "range(span.start // block_size, (span.end - 1) // block_size + 1)",
+        "range(span.start // block_size, (span.end - 1) // block_size)",
+        f"{_SPANS}::test_who_differs_in_a_vector_shares_nothing_from_its_block_on",
+    ),
+    Mutant(
+        "a chunk that begins within a span takes its first vectors",
+        "src/quire/execution/prompt_vectors.py",
+        "vectors = cast(Tensor, span.vectors)[first - span.start : last - span.start]",
+        "vectors = cast(Tensor, span.vectors)[: last - first]",
+        f"{_EMBEDS}::test_bits_depend_on_no_memory",
+    ),
+    Mutant(
+        "a store keeps blocks of vectors",
+        f"{_SCHEDULING}/offloading.py",
+        "if first == end or branch.spans:",
+        "if first == end:",
+        f"{_EMBEDS}::test_a_store_keeps_none",
+    ),
+    Mutant(
+        "subscribers are told of blocks of vectors",
+        "src/quire/blocks/events/events.py",
+        "if sequence.spans:",
+        "if False:",
+        f"{_EMBEDS}::test_subscribers_are_not_told",
+    ),
+    Mutant(
+        "given vectors are scaled as the table's are",
+        "src/quire/models/building.py",
+        "embedding_scaled=plan.embedding_scale_in_dtype,",
+        "embedding_scaled=False,",
+        f"{_EMBEDS}::test_it_computes_what_transformers_does",
+    ),
+    Mutant(
+        "drafters read the ids of vectors",
+        "src/quire/capabilities/speculation/speculation.py",
+        "if one[1].spans:  # drafters read tokens",
+        "if False:",
+        f"{_EMBEDS}::test_nobody_drafts_from_what_has_no_tokens",
+    ),
     Mutant(
         'a setting of true or false takes the text "false", which counts as true',
         "src/quire/settings.py",

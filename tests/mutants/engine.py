@@ -154,8 +154,8 @@ MUTANTS = (
     Mutant(
         "a recorded block's root is not the cache's",
         f"{_ENGINE}/recorder.py",
-        "hash_blocks(request.root_hash, tokens",
-        "hash_blocks(b'', tokens",
+        "tokens, request.root_hash, spans",
+        "tokens, b'', spans",
         f"{_RECORDER}::test_blocks_have_the_names_that_they_have_in_the_cache",
     ),
     Mutant(

@@ -192,7 +192,7 @@ class MissFinder(Capability):
         self._takers[trunk.seq_id] = request
         if len(self._takers) > _MOST_PROMPTS:
             self._takers.popitem(last=False)
-        if request.pooling is not None or trunk.cuts:
+        if request.pooling is not None or trunk.cuts or trunk.spans:
             return  # no text goes on from it, or its names are not those of its tokens alone
         memory, tokens = group.memory, trunk.token_ids.tobytes()
         memory.read_since = self._clock()

@@ -39,7 +39,7 @@ class Handover:
         peer = prompt.get("remote_prefill") if isinstance(prompt, Mapping) else None
         prefiller = self._fetcher.prefiller
         size, length = self._allocator.block_size, len(request.prompt_token_ids)
-        if peer is None and (prefiller is None or not _generates(request)):
+        if request.spans or (peer is None and (prefiller is None or not _generates(request))):
             return
         if peer is None and prefiller is not None and not prefiller.pays(length // size * size):
             return

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.grammar import Grammars
@@ -21,7 +21,7 @@ from quire.core.errors import (
     UnknownAdapterError,
     shown,
 )
-from quire.core.protocol import Adapter, Origin, Request
+from quire.core.protocol import Adapter, Origin, Request, VectorSpan
 from quire.text.bad_words import bad_word_ids
 from quire.text.begun import Begun, ChatPrompt, begun_in
 from quire.text.chat_template import Message
@@ -32,7 +32,7 @@ from quire.text.stop_strings import StopAutomaton
 from quire.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
+"""A text, token ids, {"prompt": text}, {"prompt_token_ids": ids} or {"prompt_embeds": tensor}.
 
 A dict may also hold "cache_salt", a text: only requests with the same salt share a prefix cache;
 "adapter", the name of one that changes the model's weights;
@@ -45,10 +45,11 @@ prompt; "origin", an ``Origin``; and "keep", see ``Request``.
 """
 
 _PROMPT_KEYS = {
-    *("prompt", "prompt_token_ids", "cache_salt", "adapter", "priority", "client"),
+    *("prompt", "prompt_token_ids", "prompt_embeds", "cache_salt", "adapter", "priority", "client"),
     *("second", "truncate_prompt_tokens", "truncate_max_tokens", "remote_prefill", "origin"),
     "keep",
 }
+_KINDS = ("prompt_token_ids", "prompt", "prompt_embeds")
 _LONGEST_CLIENT = 256  # characters
 
 MAX_PRIORITY = 1_000  # up or down
@@ -58,19 +59,39 @@ _EMBEDDINGS = "embeddings (/v1/embeddings, LLM.embed)"
 _MOST_CONTEXT = 16  # tokens of a history that how its next token reads may depend on
 
 
+class VectorInputs(Protocol):
+    """Vectors that a model takes in the place of its tokens'."""
+
+    def count(self, given: object) -> int:
+        """How many there are; RequestError, naming the field, unless they can be taken."""
+        ...
+
+    def span(self, given: object) -> VectorSpan:
+        """A prompt of these vectors alone."""
+        ...
+
+
+_NO_VECTORS = (
+    "this engine takes no prompt_embeds: they need a model that Quire has code of its own for, one "
+    "rank on a CPU, and no draft model"
+)
+
+
 @dataclass(frozen=True)
 class ModelOutputs:
-    """What a model can give.
+    """What a model can give, and what it takes beside tokens.
 
     eos_token_ids: that end a text.
     pooler: of its vectors; None: it gives none.
     generates: whether it has a head for tokens.
+    vectors: that it takes in the place of tokens; None: none.
     """
 
     vocab_size: int
     eos_token_ids: Iterable[int] = ()
     pooler: Pooler | None = None
     generates: bool = True
+    vectors: VectorInputs | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +155,7 @@ class InputProcessor:
         ends = {*outputs.eos_token_ids, *tokenizer.end_ids}
         self._eos_token_ids = frozenset(id for id in ends if 0 <= id < vocab_size)
         self.pooler = outputs.pooler
+        self._vectors = outputs.vectors
         self.generates = outputs.generates
         self._random = random.Random(seed)
         self._adapters = adapters
@@ -170,8 +192,7 @@ class InputProcessor:
 
         output: tokens that are to follow it, at least.
         """
-        given = _given_of(prompt)
-        self._check_length(field, given, output)
+        given = self._given_of(prompt, field, output)
         second = prompt.get("second") if isinstance(prompt, Mapping) else None
         return len(given) + (len(second) if isinstance(second, str) else 0)
 
@@ -213,7 +234,7 @@ class InputProcessor:
             raise RequestError(f"cache_salt must be a text, got {shown(cache_salt)}", "cache_salt")
         client = options.get("client", "")
         _check_client(client)
-        given, second_from = _given_of(prompt), None
+        given, second_from = self._given_of(prompt, "prompt", params.least_output), None
         if "second" in options:
             token_ids, second_from = self._pair(given, options)
         else:
@@ -227,10 +248,44 @@ class InputProcessor:
         adapter = self.adapter(options.get("adapter"))
         request = replace(request, cache_salt=cache_salt, client=client, adapter=adapter)
         request = replace(request, second_from=second_from)
+        if "prompt_embeds" in options:
+            request, token_ids = replace(request, spans=self._spans(options, params)), ()
         origin, keep = options.get("origin", request.origin), options.get("keep", ())
         request = replace(request, origin=origin, keep=keep)
         text = given if isinstance(given, str) else None
         return PreparedRequest(request, text, token_ids, params.stops)
+
+    def _given_of(self, prompt: Prompt, field: str, output: int) -> str | Sequence[int]:
+        """What a prompt is made of, no longer than can fit; of vectors, ids in their places."""
+        given = _given_of(prompt)
+        if not isinstance(prompt, Mapping) or "prompt_embeds" not in prompt:
+            self._check_length(field, given, output)
+            return cast("str | Sequence[int]", given)
+        if self._vectors is None:
+            raise RequestError(_NO_VECTORS, "prompt_embeds")
+        count = self._vectors.count(given)
+        self._encoder.check_count("prompt_embeds", count, output)
+        return (0,) * count
+
+    def _spans(
+        self, options: Mapping[str, Any], prepared: PreparedParams
+    ) -> tuple[VectorSpan, ...]:
+        """The vectors of a prompt; RequestError for what reads its tokens."""
+        params = prepared.params
+        readers = {
+            "prompt_logprobs": params.prompt_logprobs is not None,
+            "repetition_penalty": params.repetition_penalty != 1.0,
+            "bad_words": bool(params.bad_words),
+            "prediction": bool(params.prediction),
+            "pooling": prepared.pooling is not None,
+            "second": "second" in options,
+            "remote_prefill": options.get("remote_prefill") is not None,
+        }
+        for field, reads in readers.items():
+            if reads:
+                raise RequestError(f"prompt_embeds have no tokens, which {field} reads", field)
+        assert self._vectors is not None, "it has counted them"
+        return (self._vectors.span(options["prompt_embeds"]),)
 
     def _pair(
         self, first: object, options: Mapping[str, Any]
@@ -490,20 +545,20 @@ def as_dict(prompt: Prompt) -> Mapping[str, Any]:
     return {"prompt" if isinstance(prompt, str) else "prompt_token_ids": prompt}
 
 
-def _given_of(prompt: Prompt) -> str | Sequence[int]:
+def _given_of(prompt: Prompt) -> object:
     """What a prompt is made of, which a dict names."""
     if not isinstance(prompt, Mapping):
         return prompt
-    known = [key for key in ("prompt_token_ids", "prompt") if prompt.get(key) is not None]
+    known = [key for key in _KINDS if prompt.get(key) is not None]
     if len(known) != 1 or set(prompt) - _PROMPT_KEYS:
         raise RequestError(
-            'a prompt given as a dict must hold "prompt" or "prompt_token_ids", and may '
-            'hold "cache_salt", "adapter", "priority", "client" and "truncate_max_tokens"; got '
-            "the keys "
+            'a prompt given as a dict must hold "prompt", "prompt_token_ids" or "prompt_embeds", '
+            'and may hold "cache_salt", "adapter", "priority", "client" and '
+            '"truncate_max_tokens"; got the keys '
             f"{shown(list(prompt))}",
             "prompt",
         )
-    return cast("str | Sequence[int]", prompt[known[0]])
+    return cast(object, prompt[known[0]])
 
 
 def chat_variables(

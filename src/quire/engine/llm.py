@@ -64,6 +64,7 @@ class LLM:
 
     def __init__(self, model: str | Path | None = None, **options: Any) -> None:
         name = None if model is None else str(model)
+        options.pop("enable_prompt_embeds", None)  # vLLM's switch: here they can always be given
         self.config = EngineConfig.create({"model": name, **options})
         self.engine, self.capacity = build_engine(self.config)
         self._driver = Driver(self.engine)

@@ -204,7 +204,7 @@ class RequestProgress:
         return RequestOutput(
             request_id=request.request_id,
             prompt=self.prompt,
-            prompt_token_ids=list(request.prompt_token_ids),
+            prompt_token_ids=[] if request.spans else list(request.prompt_token_ids),
             outputs=outputs,
             prompt_logprobs=self._prompt_logprobs(),
             vector=self.vector,

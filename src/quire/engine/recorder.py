@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
-from quire.core.memory import hash_blocks
 from quire.core.protocol import Request, Step, Verdict
+from quire.core.scheduling.sequence import Sequence as Text
 from quire.engine.events import RequestState, Taken, Watcher
 from quire.engine.metrics import RequestMetrics
 from quire.engine.traces.request import DraftCounts, Seen, TraceRequest
@@ -111,7 +111,8 @@ class RequestRecorder(Watcher):
             writer.end(one.ticket, None)
             return
         tokens = [*request.prompt_token_ids, *(outputs[0] if len(outputs) == 1 else ())]
-        hashes = hash_blocks(request.root_hash, tokens, self._block_size)
+        text = Text(0, 0, tokens, request.root_hash, spans=request.spans)
+        text.hash_blocks(self._block_size)
         trace = TraceRequest(
             arrival=request.arrival,
             prompt_tokens=len(request.prompt_token_ids),
@@ -127,7 +128,7 @@ class RequestRecorder(Watcher):
             adapter=None if request.adapter is None else request.adapter.fingerprint.hex(),
             seen=self._seen(one, metrics),
         )
-        writer.end(one.ticket, trace, hashes)
+        writer.end(one.ticket, trace, text.block_hashes)
 
     def _seen(self, one: _UnderWay, metrics: RequestMetrics) -> Seen | None:
         """None if it never ran by itself: a session's turn may not have to be admitted."""

@@ -66,6 +66,7 @@ class StepBatch(NamedTuple):
     header: Header
     buffer: Tensor  # int64
     query_starts: tuple[int, ...]  # S + 1 row bounds, for those who plan by them
+    given: tuple[tuple[int, Tensor], ...] = ()  # see ``AttentionBatch``; of one rank alone
 
     def fields(self) -> Fields:
         """Views of the buffer."""
@@ -87,6 +88,7 @@ class StepBatch(NamedTuple):
             tuple(kv_groups),
             header.block_size,
             bounds,
+            given=self.given,
             bias=_column_bias(header, before, bias) if header.biases else None,
             states=_state_slots(header, states) if header.states else None,
         )

@@ -22,6 +22,7 @@ from quire.execution.adapters import StepAdapters
 from quire.execution.batch import pack
 from quire.execution.forward import Worker, nothing_sampled
 from quire.execution.pooling import Pools
+from quire.execution.prompt_vectors import given_rows
 from quire.execution.sampling.choosing import Choosing
 from quire.execution.sampling.past import Past, Pasts
 from quire.text.params import params_of
@@ -78,6 +79,7 @@ class ModelExecutor:
         """Forget all sequences."""
         self._roster, self.pasts = Roster(), Pasts()
         self._last: Choosing | None = None
+        self._has_vectors = False  # whether a prompt has had some
         self.pools.forget()
         if self._draft_model is not None:
             self._draft_model.forget()
@@ -115,6 +117,10 @@ class ModelExecutor:
             before.choose()  # from what this forward pass overwrites
         numbers = [] if self.adapters is None else self.adapters.numbers(known)
         batch = pack(chunks, self.worker.block_size, asked, places, rows, numbers)
+        if step.opened and not self._has_vectors:
+            self._has_vectors = any(opened.request.spans for opened in step.opened)
+        if self._has_vectors:
+            batch = batch._replace(given=given_rows(chunks, known))
         beside = known, pasts, self.pools, before
         choosing = Choosing(self.worker, chunks, *beside, tell_forced=self.tell_forced)
         choosing.ask_guides()

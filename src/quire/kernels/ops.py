@@ -111,6 +111,7 @@ class AttentionBatch:
     bounds: Tensor | None = None  # [S + 1] int64, query_starts where the other tensors are
     most: MostWork | None = None  # whatever lengths ``bounds`` tells then; None: ``query_starts``
     adapted: tuple[AdaptedRows, ...] = ()  # by adapter; each row at most once
+    given: tuple[tuple[int, Tensor], ...] = ()  # vectors in the place of tokens', from that row on
     bias: ColumnBias | None = None  # in every layer; on CPUs only
     states: StateSlots | None = None  # None: no layer has states
 

@@ -44,6 +44,13 @@ class Model(Protocol):
     replayable: bool
 
     @property
+    def vector_width(self) -> int | None:
+        """Of the vectors that may be given in the place of tokens', as transformers takes them for
+        ``inputs_embeds``; None: of tokens only.
+        """
+        ...
+
+    @property
     def kv_shapes(self) -> Sequence[KVShape | StateShape]:
         """What each layer keeps: of every token, or one state of each sequence."""
         ...

@@ -73,6 +73,7 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
         project_out=project_out,
         ropes=ropes,
         embedding_scale=scale,
+        embedding_scaled=plan.embedding_scale_in_dtype,
         logits_scale=plan.logits_scale,
         logits_softcap=plan.logits_softcap,
         inputs=read_inputs(plan, norms, linears, root),

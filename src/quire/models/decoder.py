@@ -116,6 +116,7 @@ class Decoder:
     inputs: LayerInputs | None = None
     streams: Streams | None = None
     embedding_scale: float = 1.0
+    embedding_scaled: bool = False  # given vectors are as the table's are once they are scaled
     logits_scale: float = 1.0
     logits_softcap: float | None = None  # logits become softcap * tanh(logits / softcap)
     embedding_norm: Norm | None = None
@@ -199,6 +200,13 @@ class DecoderModel:
         self._stack = decoder.fusable()
         self._vocabulary = Vocabulary(decoder.embed, decoder.head, self.vocab_size, decoder.ranks)
 
+    @property
+    def vector_width(self) -> int | None:
+        """See ``Model.vector_width``."""
+        if self.decoder.inputs is not None or self.decoder.ranks is not None:
+            return None
+        return self._vocabulary.rows(torch.zeros(1, dtype=torch.int64), self.dtype).shape[1]
+
     def with_layers(self, layers: tuple[Layer, ...]) -> DecoderModel:
         """The same model with layers of the same weights."""
         decoder = replace(self.decoder, layers=layers)
@@ -219,8 +227,12 @@ class DecoderModel:
             if tables.rows is not None:
                 for first, last in ranges:
                     x[first:last] = tables.rows(token_ids[first:last])
+        if not decoder.embedding_scaled:
+            _put(batch.given, x)
         if decoder.embedding_scale != 1.0:
             x = x * decoder.embedding_scale
+        if decoder.embedding_scaled:
+            _put(batch.given, x)
         if decoder.embedding_norm is not None:
             x = kernels.norm(x, decoder.embedding_norm)
         if decoder.project_in is not None:
@@ -295,6 +307,12 @@ class DecoderModel:
             logits.mul_(scale)
         cap = self.decoder.logits_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _put(given: Sequence[tuple[int, Tensor]], x: Tensor) -> None:
+    """Write vectors that were given in the place of tokens' into x [T, width]."""
+    for first, vectors in given:
+        x[first : first + len(vectors)] = vectors
 
 
 def _unread_bytes(decoder: Decoder, experts: ExpertFacts | None) -> int:

@@ -69,6 +69,7 @@ class TransformersModel:
     kv_depends_on_prompt_length = False
     experts: ExpertFacts | None = None  # there may be some, but its code alone knows
     has_head = True
+    vector_width = None
     replayable = False  # what an architecture's code does, nobody knows
 
     def __init__(

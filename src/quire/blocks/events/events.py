@@ -45,6 +45,7 @@ class BlockEvents:
         self._block_size = block_size
         self._events: list[BlockEvent] = []
         self._undescribed: dict[BlockHash, list[int]] = {}  # by name: in which KV groups
+        self._untold: set[tuple[int, BlockHash]] = set()  # of texts with vectors: no tokens tell it
 
     @classmethod
     def of(cls, scheduler: Scheduler) -> BlockEvents | None:
@@ -59,6 +60,9 @@ class BlockEvents:
         self._undescribed.setdefault(content, []).append(kv_group)
 
     def removed(self, kv_group: int, content: BlockHash) -> None:
+        if (kv_group, content) in self._untold:
+            self._untold.remove((kv_group, content))
+            return
         last = self._events[-1] if self._events else None
         if isinstance(last, BlocksRemoved) and last.kv_group == kv_group:
             self._events[-1] = BlocksRemoved(kv_group, (*last.names, content))
@@ -66,6 +70,7 @@ class BlockEvents:
             self._events.append(BlocksRemoved(kv_group, (content,)))
 
     def cleared(self) -> None:
+        self._untold.clear()
         self._events = [AllBlocksCleared()]  # whatever happened before is undone
 
     def describe(self, request: Request, sequence: Sequence, num_tokens: int) -> None:
@@ -75,7 +80,10 @@ class BlockEvents:
         while self._undescribed and index:  # from the back: most often it is the last one
             index -= 1
             for kv_group in self._undescribed.pop(names[index], ()):
-                places.setdefault(kv_group, []).append(index)
+                if sequence.spans:
+                    self._untold.add((kv_group, names[index]))
+                else:
+                    places.setdefault(kv_group, []).append(index)
         for kv_group, indices in places.items():
             for first, end in _runs(reversed(indices)):
                 cuts = [i for i in sequence.cut_blocks(self._block_size) if first < i < end]

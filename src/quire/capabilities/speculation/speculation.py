@@ -201,6 +201,8 @@ class Speculation(Capability):
         """Who was drafted for in the last step, and as many others as cost next to nothing."""
         others = []
         for one in self._decoding(scheduler):
+            if one[1].spans:  # drafters read tokens
+                continue
             if one[1].seq_id in self._drafted:
                 yield one
             else:

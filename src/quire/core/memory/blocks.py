@@ -58,7 +58,7 @@ def root_hash(cache_salt: str, adapter: bytes = b"") -> BlockHash:
 def rooted(parent: BlockHash, facts: bytes) -> BlockHash:
     """The parent of a block whose keys depend on ``facts`` beside all tokens before it.
 
-    facts: of a fixed length.
+    facts: of a length that only facts of their kind have.
     """
     return hashlib.sha256(b"facts" + len(parent).to_bytes(8, "little") + parent + facts).digest()
 

@@ -16,6 +16,7 @@ from quire.core.protocol.request import (
     Params,
     PooledPrompt,
     Request,
+    VectorSpan,
 )
 from quire.core.protocol.soft_cut import SoftCut, column_biases
 from quire.core.protocol.step import (
@@ -63,6 +64,7 @@ __all__ = [
     "Step",
     "StepResult",
     "TokenLogprobs",
+    "VectorSpan",
     "Verdict",
     "column_biases",
     "confirmed",

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from hashlib import sha256
+from struct import pack
 from typing import NamedTuple, Protocol
 
-from quire.core.memory import BlockHash, root_hash
+from quire.core.memory import BlockHash, root_hash, rooted
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,28 @@ class Origin(NamedTuple):
     traceparent: str = ""  # the caller's span, as its header says
     tracestate: str = ""
     progress: bool = False  # its caller is told how far its prompt has been computed
+
+
+class VectorSpan(NamedTuple):
+    """Positions of a prompt that have vectors in the place of tokens; their ids are 0.
+
+    digests: of each one's vector, all as long. Whose are equal share blocks.
+    vectors: [positions, width], for who computes; nobody else looks into them.
+    """
+
+    start: int
+    digests: Sequence[bytes]
+    vectors: object
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.digests)
+
+    def root(self, parent: BlockHash, start: int, end: int) -> BlockHash:
+        """The parent, in names, of the block of these positions, some of which are the span's."""
+        first, last = max(start, self.start), min(end, self.end)
+        content = b"".join(self.digests[first - self.start : last - self.start])
+        return rooted(parent, pack("<qq", first, last) + sha256(content).digest())
 
 
 class Params(Protocol):
@@ -128,6 +152,7 @@ class Request:
     adapter: Adapter | None = None  # what the model's weights are changed by
     keep: Sequence[tuple[int, float]] = ()  # first tokens to evict after others, for so long
     origin: Origin = Origin()  # noqa: RUF009  # frozen
+    spans: Sequence[VectorSpan] = ()  # of its prompt, in their order
     block_hashes: Sequence[BlockHash] = ()
     """Names of its first full blocks, in place of hashes of their tokens: a trace that tells which
     blocks are equal is replayed with them. They may reach into the output of branch 0."""

@@ -55,7 +55,7 @@ class LiveGroups:
     def add(self, request: Request, rank: float, beams: Search | None) -> SequenceGroup:
         seq_id = next(self._seq_ids)
         prompt, hashes = request.prompt_token_ids, request.block_hashes
-        trunk = Sequence(seq_id, 0, prompt, request.root_hash, hashes)
+        trunk = Sequence(seq_id, 0, prompt, request.root_hash, hashes, request.spans)
         scores, num_top = None, request.params.prompt_logprobs
         if num_top is not None:
             tokens, size = len(request.prompt_token_ids), self._allocator.block_size

@@ -67,8 +67,11 @@ class Offloading:
         return fetches
 
     def fill(self, branch: Sequence, first: int, end: int) -> None:
-        """A step fills these blocks of the branch, which have their names already."""
-        if first == end:
+        """A step fills these blocks of the branch, which have their names already.
+
+        A source tells blocks by their tokens once more, so those of texts with vectors are none.
+        """
+        if first == end or branch.spans:
             return
         if end - first > 1 or (end + branch.seq_id) % _between_uses(end) == 0:
             self._note_use(branch.block_hashes, end)

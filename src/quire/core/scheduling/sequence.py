@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from quire.core.memory import BlockHash, hash_blocks
-from quire.core.protocol.request import FinishReason, Request
+from quire.core.protocol.request import FinishReason, Request, VectorSpan
 from quire.core.protocol.soft_cut import SoftCut
 from quire.core.scheduling.scores import PromptScores
 
@@ -33,6 +33,7 @@ class Sequence:
         "num_prompt_tokens",
         "root_hash",
         "seq_id",
+        "spans",
         "stops",
         "token_ids",
     )
@@ -44,6 +45,7 @@ class Sequence:
         prompt_token_ids: Seq[int],
         root_hash: BlockHash = b"",
         given_hashes: Seq[BlockHash] = (),
+        spans: Seq[VectorSpan] = (),
     ) -> None:
         self.seq_id = seq_id
         self.index = index  # which of the request's outputs this is
@@ -52,6 +54,7 @@ class Sequence:
         self.num_computed = 0
         self.root_hash = root_hash  # parent of the first block's
         self.given_hashes = given_hashes  # of the first blocks, where they are known beforehand
+        self.spans = spans  # of vectors in its prompt, in their order
         self.cuts: Seq[SoftCut] = ()  # in their order; none of an earlier token can come
         self.block_hashes: list[BlockHash] = []  # of the full blocks of token_ids, in order
         self.stops: Seq[int] = ()  # positions where chunks end, so that a snapshot can be taken
@@ -88,8 +91,13 @@ class Sequence:
                 hashes += hash_blocks(parent, tokens, block_size)
 
     def cut_blocks(self, block_size: int) -> list[int]:
-        """The blocks in which soft cuts are, in order: names begin anew with them."""
-        return [cut.position // block_size for cut in self.cuts]
+        """The blocks with which names begin anew, in order: those in which soft cuts are, and
+        those with vectors.
+        """
+        blocks = [cut.position // block_size for cut in self.cuts]
+        for span in self.spans:
+            blocks += range(span.start // block_size, (span.end - 1) // block_size + 1)
+        return sorted(blocks) if self.spans else blocks
 
     def parent_hash(self, block: int, block_size: int) -> BlockHash | None:
         """That of a block whose predecessors are named; None: the root."""
@@ -97,11 +105,15 @@ class Sequence:
         for cut in self.cuts:
             if cut.position // block_size == block:
                 parent = cut.root(self.root_hash if parent is None else parent)
+        start, end = block * block_size, (block + 1) * block_size
+        for span in self.spans:
+            if span.start < end and start < span.end:
+                parent = span.root(self.root_hash if parent is None else parent, start, end)
         return parent
 
     def child(self, seq_id: int, index: int) -> Sequence:
         """A copy that goes its own way from here."""
-        child = Sequence(seq_id, index, (), self.root_hash)
+        child = Sequence(seq_id, index, (), self.root_hash, spans=self.spans)
         child.token_ids = self.token_ids[:]
         child.num_prompt_tokens = self.num_prompt_tokens
         child.num_computed = self.num_computed

@@ -118,5 +118,7 @@ def refuse_as_turn(request: Request, session: Session) -> None:
         raise RequestError(f"a session has one sequence: {field} must be 1", field)
     if params.prompt_logprobs is not None:
         raise RequestError("prompt_logprobs cannot be had in a session", "prompt_logprobs")
+    if request.spans:
+        raise RequestError("a session's history is of tokens: no prompt_embeds", "prompt_embeds")
     if not session.history:
         raise RequestError("append something to the session before it generates", "session_id")

@@ -20,7 +20,6 @@ from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.misses import MissFinder
 from quire.capabilities.pooling.files import bytes_of, read_pooler
-from quire.capabilities.pooling.pooler import Pooler
 from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
@@ -77,6 +76,7 @@ from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
 from quire.execution.executor import ModelExecutor
 from quire.execution.free_memory import memory_or_refusal
 from quire.execution.kv_bytes import bytes_of_blocks, bytes_of_pool
+from quire.execution.prompt_vectors import VectorForm
 from quire.execution.ranks import SharedSource
 from quire.kernels.dispatch import release_threads
 from quire.kernels.heap import keep_what_steps_take
@@ -164,7 +164,10 @@ def _build(
     beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
     capacity, started = _capacity(config, loaded, runtime, beyond, dense), time.monotonic()
     schedule = partial(limits.scheduler, costs, source)
-    processor = _input_processor(config, model, limits, tokenizer, defaults, pooler, adapters)
+    vectors = _vectors(model, runtime) if draft is None else None
+    ends, has_head = model.eos_token_ids, model.has_head
+    outputs = ModelOutputs(model.vocab_size, ends, pooler, has_head, vectors)
+    processor = _input_processor(config, model, limits, tokenizer, defaults, outputs, adapters)
     engine = Engine(
         schedule(),
         executor,
@@ -370,18 +373,25 @@ def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> C
     )
 
 
+def _vectors(model: Model, runtime: DeviceRuntime) -> VectorForm | None:
+    """The vectors that prompts may be made of."""
+    if runtime.device.type != "cpu" or model.vector_width is None:
+        return None
+    return VectorForm(model.vector_width, model.dtype)
+
+
 def _input_processor(
     config: EngineConfig,
     model: Model,
     limits: EngineLimits,
     tokenizer: Tokenizer,
     defaults: dict[str, float | int],
-    pooler: Pooler,
+    outputs: ModelOutputs,
     adapters: Adapters | None,
 ) -> InputProcessor:
     return InputProcessor(
         tokenizer,
-        ModelOutputs(model.vocab_size, model.eos_token_ids, pooler, generates=model.has_head),
+        outputs,
         max_model_len=limits.max_model_len,
         default_max_tokens=model.max_positions,
         seed=config.seed,
