@@ -138,7 +138,7 @@ class Outlook:
         return task
 
     def _receive(self) -> None:
-        """Queue the requests that have come by now: of a burst, as many as may be let in at once."""
+        """Queue those that have come by now: of a burst, as many as may be let in at once."""
         if self._coming is not None:
             apart, prompt, output = self._coming
             self._come = max(self._come, int(self._time / apart))
