@@ -386,3 +386,21 @@ def test_layers_without_keys_and_values_never_want_for_blocks() -> None:
     served(engine, executor, 0, 20, 1.0)
     ended = served(engine, executor, 1, 30, 1.0)
     assert near(ended) >= 0.9 and engine.forecasts.grade.count >= 30
+
+
+def test_a_burst_of_arrivals_takes_no_more_than_there_is_room_for() -> None:
+    own, room = TaskAhead(64, 0, 32), Supply(4, 64, 1000, 16)
+    outlook = Outlook([], [own], room, lambda work: 0.1 * work.sequences)
+    made = 0
+    numbered = outlook._numbered
+
+    def count(task: TaskAhead) -> TaskAhead:
+        nonlocal made
+        made += 1
+        return numbered(task)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outlook, "_numbered", count)
+        found = outlook.of(own, Coming(0.0005, 8, 4))
+    assert found is not None and found.end > 5
+    assert made < 100

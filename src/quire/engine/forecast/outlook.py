@@ -97,7 +97,7 @@ class Outlook:
         self._waiting: list[TaskAhead] = []
         self._writing: list[tuple[int, int, TaskAhead]] = []  # by the step in which they end
         self._time = self._pace = 0.0
-        self._step = self._width = self._count = self._come = 0
+        self._step = self._width = self._count = self._come = self._queued = 0
         self._rows = self._context = 0  # of those that write
         self._free, self._taken = room.free, 0.0
         self._phases = [0] * room.block_size  # rows that take a block in a step, by its remainder
@@ -138,11 +138,12 @@ class Outlook:
         return task
 
     def _receive(self) -> None:
-        """Queue the requests that have come by now."""
+        """Queue those that have come by now: of a burst, as many as may be let in at once."""
         if self._coming is not None:
             apart, prompt, output = self._coming
-            while (self._come + 1) * apart <= self._time:
-                self._come += 1
+            self._come = max(self._come, int(self._time / apart))
+            while self._queued < self._come and len(self._waiting) < self._room.sequences:
+                self._queued += 1
                 self._waiting.append(self._numbered(TaskAhead(prompt, 0, output)))
 
     def _let_in(self) -> None:
@@ -169,12 +170,12 @@ class Outlook:
             self._enter(task)
 
     def _enter(self, task: TaskAhead) -> None:
-        insort(self._running, task, key=_number)
+        _insert(self._running, task)
         self._width += task.width
         if task.begun and task.prompt <= 1:
             self._write(task)
         else:
-            insort(self._reading, task, key=_number)
+            _insert(self._reading, task)
 
     def _write(self, task: TaskAhead) -> None:
         task.since, task.end = self._step, self._step + max(task.output, 1)
@@ -197,7 +198,7 @@ class Outlook:
         else:
             task.context, task.prompt = 0, whole
             task.kept, task.mark = held if room.found else 0.0, self._taken
-        insort(self._waiting, task, key=_number)
+        _insert(self._waiting, task)
 
     def _leave(self, task: TaskAhead) -> float:
         """Take a task out of those that run; returns the blocks that it frees."""
@@ -314,6 +315,14 @@ class _Read(NamedTuple):
     tokens: int
     sequences: int
     attended: float
+
+
+def _insert(tasks: list[TaskAhead], task: TaskAhead) -> None:
+    """Put it in its place, mostly the last one."""
+    if tasks and tasks[-1].number > task.number:
+        insort(tasks, task, key=_number)
+    else:
+        tasks.append(task)
 
 
 def _number(task: TaskAhead) -> int:
