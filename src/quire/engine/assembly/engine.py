@@ -20,6 +20,7 @@ from quire.capabilities.adapters.reading import adapter_check, most_bytes, serve
 from quire.capabilities.adapters.served import Adapters
 from quire.capabilities.misses import MissFinder
 from quire.capabilities.pooling.files import bytes_of, read_pooler
+from quire.capabilities.pooling.pooler import Pooler
 from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.capabilities.speculation import speculation_of
 from quire.capabilities.speculation.model import DraftModel
@@ -164,9 +165,7 @@ def _build(
     beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
     capacity, started = _capacity(config, loaded, runtime, beyond, dense), time.monotonic()
     schedule = partial(limits.scheduler, costs, source)
-    vectors = _vectors(model, runtime) if draft is None else None
-    ends, has_head = model.eos_token_ids, model.has_head
-    outputs = ModelOutputs(model.vocab_size, ends, pooler, has_head, vectors)
+    outputs = _outputs(loaded, runtime, pooler)
     processor = _input_processor(config, model, limits, tokenizer, defaults, outputs, adapters)
     engine = Engine(
         schedule(),
@@ -373,11 +372,13 @@ def _with_share(error: ConfigError, draft: Draft | None, cache: CacheShape) -> C
     )
 
 
-def _vectors(model: Model, runtime: DeviceRuntime) -> VectorForm | None:
-    """The vectors that prompts may be made of."""
-    if runtime.device.type != "cpu" or model.vector_width is None:
-        return None
-    return VectorForm(model.vector_width, model.dtype)
+def _outputs(loaded: _Loaded, runtime: DeviceRuntime, pooler: Pooler) -> ModelOutputs:
+    """What a model gives, and the vectors that its prompts may be made of."""
+    model, vectors = loaded.model, None
+    if loaded.draft is None and runtime.device.type == "cpu" and model.vector_width is not None:
+        vectors = VectorForm(model.vector_width, model.dtype)
+    ends, has_head = model.eos_token_ids, model.has_head
+    return ModelOutputs(model.vocab_size, ends, pooler, has_head, vectors)
 
 
 def _input_processor(
