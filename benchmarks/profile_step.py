@@ -68,7 +68,7 @@ def watch_engine(clock: Clock, llm: LLM) -> None:
     model = next(type(part) for part in parts if hasattr(part, "logits"))
     kernels.fuse = Kernels.fuse  # type: ignore[method-assign]
     for name in dir(kernels):
-        if not name.startswith("_") and name != "fuse":
+        if not name.startswith("_") and name != "fuse" and callable(getattr(kernels, name)):
             is_attention = name in ("plan", "attend")
             clock.watch(kernels, name, "attention" if is_attention else "other kernels")
     clock.watch(model, "forward", "rest of the model")

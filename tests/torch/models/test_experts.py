@@ -107,4 +107,3 @@ def test_what_a_token_reads(family: str, model_dir: ModelDir) -> None:
     looked_up = 0 if shape.tied_embeddings else 4 * shape.vocab_size * shape.hidden_size
     assert shape.active_params * 4 == pytest.approx(read + looked_up, rel=0.01)
     assert shape.weight_bytes_read(1) < shape.weight_bytes_read(2) < shape.weight_bytes
-    assert not model.replayable
