@@ -12,6 +12,7 @@ import re
 import secrets
 import string
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -403,18 +404,18 @@ def _with_ids(messages: Sequence[Message]) -> Iterator[Message]:
     Ollama's clients give none, and some templates ask for them.
     """
     number = 0
-    unanswered: list[str] = []
+    unanswered = OrderedDict[str, None]()  # whose first is found at once, however many are gone
     for message in messages:
         put = {**message}
         if calls := message.get("tool_calls"):
             ids = [call.get("id") or f"call_{number + index}" for index, call in enumerate(calls)]
             put["tool_calls"] = [{**call, "id": id} for call, id in zip(calls, ids, strict=True)]
             number += len(ids)
-            unanswered = ids
+            unanswered = OrderedDict.fromkeys(ids)
         elif message.get("role") == "tool" and unanswered:
-            answered = message.get("tool_call_id") or unanswered[0]
+            answered = message.get("tool_call_id") or next(iter(unanswered))
             put["tool_call_id"] = answered
-            unanswered = [id for id in unanswered if id != answered]
+            unanswered.pop(answered, None)
         yield put
 
 

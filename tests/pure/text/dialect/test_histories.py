@@ -58,6 +58,33 @@ def test_calls_without_ids_get_some_that_their_results_have() -> None:
     assert [one["tool_call_id"] for one in answers] == ["call_0", "mine", "call_2"]
 
 
+class Counted(str):
+    """An id that counts how often it is compared."""
+
+    __slots__ = ()
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.comparisons += 1
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def test_as_many_results_as_there_are_calls_are_each_looked_up_once() -> None:
+    ids = [Counted(f"call-{number}") for number in range(200)]
+    function = {"name": "f", "arguments": "{}"}
+    calls = [{"id": one, "type": "function", "function": function} for one in ids]
+    results = [
+        {"role": "tool", "content": "x", "tool_call_id": Counted(one)} for one in reversed(ids)
+    ]
+    _, *answers = for_template([{"role": "assistant", "tool_calls": calls}, *results], None)
+    assert Counted.comparisons < 4 * len(ids)
+    assert [str(one["tool_call_id"]) for one in answers] == [str(one) for one in reversed(ids)]
+
+
 def test_ids_are_shortened_the_same_to_the_same() -> None:
     ids = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.id }}{% endfor %}{% endfor %}"
     short = rendered(ids, "{}", 9)
