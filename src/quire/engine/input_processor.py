@@ -248,7 +248,7 @@ class InputProcessor:
         adapter = self.adapter(options.get("adapter"))
         request = replace(request, cache_salt=cache_salt, client=client, adapter=adapter)
         request = replace(request, second_from=second_from)
-        if "prompt_embeds" in options:
+        if options.get("prompt_embeds") is not None:
             request, token_ids = replace(request, spans=self._spans(options, params)), ()
         origin, keep = options.get("origin", request.origin), options.get("keep", ())
         request = replace(request, origin=origin, keep=keep)
@@ -258,7 +258,7 @@ class InputProcessor:
     def _given_of(self, prompt: Prompt, field: str, output: int) -> str | Sequence[int]:
         """What a prompt is made of, no longer than can fit; of vectors, ids in their places."""
         given = _given_of(prompt)
-        if not isinstance(prompt, Mapping) or "prompt_embeds" not in prompt:
+        if not isinstance(prompt, Mapping) or prompt.get("prompt_embeds") is None:
             self._check_length(field, given, output)
             return cast("str | Sequence[int]", given)
         if self._vectors is None:
@@ -274,7 +274,6 @@ class InputProcessor:
         params = prepared.params
         readers = {
             "prompt_logprobs": params.prompt_logprobs is not None,
-            "repetition_penalty": params.repetition_penalty != 1.0,
             "bad_words": bool(params.bad_words),
             "prediction": bool(params.prediction),
             "pooling": prepared.pooling is not None,

@@ -87,6 +87,32 @@ def test_it_computes_what_transformers_does(family: str, model_dir: ModelDir) ->
         assert one == pytest.approx(other, abs=2e-4)
 
 
+def test_repetition_is_of_what_was_written_as_in_transformers(model_dir: ModelDir) -> None:
+    """Not of the id 0, which stands where the vectors are."""
+    given = noise(9, seed=2)
+    params = replace(ASK, repetition_penalty=3.0)
+    [[found]] = generate(
+        LLM(model_dir("llama"), dtype="float32", **SETTINGS), embeds(given), params
+    )
+    model, known, written = hf_model(model_dir("llama")), given, list[int]()
+    with torch.inference_mode():
+        for _ in found:
+            logits = model(inputs_embeds=known[None], use_cache=False).logits[0, -1]
+            for token in set(written):
+                logits[token] *= 3.0 if logits[token] < 0 else 1 / 3.0
+            written.append(int(logits.argmax()))
+            known = torch.cat((known, model.get_input_embeddings()(torch.tensor(written[-1:]))))
+    assert [token for token, _ in found] == written
+
+
+def test_none_is_nothing_given(model_dir: ModelDir) -> None:
+    llm = LLM(model_dir("llama"), **SETTINGS)
+    ids = random_prompts(5)[0]
+    both = [{"prompt_token_ids": ids, "prompt_embeds": None}, {"prompt_token_ids": ids}]
+    found, expected = generate(llm, both)
+    assert found == expected
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma", "granite"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_rows_of_the_table_give_the_bits_of_ids(
@@ -201,7 +227,6 @@ def test_what_is_no_prompt_is_refused(given: Any, why: str, model_dir: ModelDir)
     ("field", "options", "params"),
     [
         ("prompt_logprobs", {}, {"prompt_logprobs": 1}),
-        ("repetition_penalty", {}, {"repetition_penalty": 1.2}),
         ("bad_words", {}, {"bad_words": ["a"]}),
         ("prediction", {}, {"prediction": "a b"}),
         ("remote_prefill", {"remote_prefill": ("127.0.0.1", 1)}, {}),

@@ -56,7 +56,8 @@ class _Edits:
         self.lengths.append(len(self.token_ids) - known)
 
     def add_same(self, row: int, token_ids: Collection[int], value: float) -> None:
-        self.add(row, token_ids, array("f", [value]) * len(token_ids))
+        if len(token_ids):  # a prompt of vectors has none
+            self.add(row, token_ids, array("f", [value]) * len(token_ids))
 
     def row_indices(self, logits: Tensor) -> Tensor:
         return to_device(torch.tensor(self.rows), logits.device)

@@ -159,7 +159,10 @@ class Pasts:
             if params_of(opened.request).needs_history:
                 request = opened.request
                 rules = cast("OutputRules | None", request.rules)
-                past = known[opened.seq_id] = Past(request.prompt_token_ids, rules)
+                token_ids = request.prompt_token_ids
+                for span in reversed(request.spans):  # of vectors, which are no tokens
+                    token_ids = (*token_ids[: span.start], *token_ids[span.end :])
+                past = known[opened.seq_id] = Past(token_ids, rules)
                 past.ask([0])  # while its prompt is computed
         for parent, child, _ in step.forked:
             if parent in known:
