@@ -78,6 +78,16 @@ def test_the_ends_of_the_random_numbers(
     assert [one and one.token_id for one in found] == [whole, narrow]
 
 
+def test_almost_1_is_at_the_end_and_not_at_the_likeliest(
+    monkeypatch: pytest.MonkeyPatch, kernels: Kernels
+) -> None:
+    monkeypatch.setattr("quire.execution.sampling.rows.uniform", lambda *_: 1 - 2**-53)
+    logits = torch.randn(5, 30_000, generator=torch.Generator().manual_seed(0))
+    logits[:, -1] = -torch.inf
+    for one in sample(logits, [make_row()] * 5, kernels):
+        assert one is not None and 29_990 < one.token_id < 29_999
+
+
 def test_rows_without_a_distribution_are_none_and_harm_no_other(kernels: Kernels) -> None:
     inf, nan = math.inf, math.nan
     bad = [[nan, 0, 1], [nan] * 3, [-inf] * 3, [0, inf, 1], [-nan, -nan, 0]]

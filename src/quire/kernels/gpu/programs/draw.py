@@ -91,24 +91,25 @@ def _place_of_tie(logits, width, peak, temperature, bits, number, otherwise, STE
 
 
 @triton.jit
-def _place_of_weight(
-    logits, width, peak, temperature, most, aim, otherwise, STEP: tl.constexpr
-):  # fmt: skip
-    """The place at which the weight of those before it and its own exceeds ``aim``."""
-    below, place = aim * 0.0, otherwise
+def _place_of_weight(logits, width, peak, temperature, most, aim, STEP: tl.constexpr):
+    """The place at which the weight of those before it and its own exceeds ``aim``.
+
+    Added up in another order, all of them may weigh a little less: then it is the last that weighs.
+    """
+    lanes = tl.arange(0, STEP)
+    below, place, latest = aim * 0.0, -1, lanes * 0
     limit = most.to(tl.float32, bitcast=True)
     for first in range(0, width, STEP):
-        places = first + tl.arange(0, STEP)
-        gaps = _gaps(logits, places, width, peak, temperature)
+        gaps = _gaps(logits, first + lanes, width, peak, temperature)
         weights = tl.where(gaps <= limit, tl.exp(-gaps), 0.0)
+        latest = tl.where(weights > 0.0, first + lanes, latest)
         here = tl.sum(weights, axis=0).to(tl.float64)
         if (below <= aim) & (aim < below + here):
             sums = below + tl.cumsum(weights.to(tl.float64), axis=0)
-            # In float64 all of them may be a little less than they were.
-            last = tl.max(tl.where(weights > 0.0, places, 0), axis=0)
-            place = tl.minimum(first + tl.sum((sums <= aim).to(tl.int32), axis=0), last)
+            place = first + tl.sum((sums <= aim).to(tl.int32), axis=0)
+            place = tl.minimum(place, tl.max(latest, axis=0))
         below += here
-    return place
+    return tl.where(place < 0, tl.max(latest, axis=0), place)
 
 
 @triton.jit
@@ -162,7 +163,7 @@ def draw(
                 )  # fmt: skip
             else:
                 token = _place_of_weight(
-                    whole, width, peak, temperature, most, uniform * kept, token, STEP
+                    whole, width, peak, temperature, most, uniform * kept, STEP
                 )
     tl.store(tokens + row, token.to(tl.int64))
 
