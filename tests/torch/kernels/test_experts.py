@@ -6,7 +6,7 @@ Once for each instruction set that this machine has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from quire.kernels.reference import ReferenceKernels
 from quire.models.linear import PlainLinear
 from support.instruction_sets import TESTED
 from support.packed_weights import FORMS, fits, grouped
+from support.steered import Steered
 
 HIDDEN, INNER, MANY, CHOSEN = 160, 96, 7, 3
 SWIGLU = Activation("silu", gated=True)
@@ -33,19 +34,6 @@ pytestmark = pytest.mark.usefixtures("poisoned_memory")
 fitting = pytest.mark.parametrize(
     "form", [form for form in FORMS if fits(form, HIDDEN) and fits(form, INNER)]
 )
-
-
-@dataclass(frozen=True)
-class Steered:
-    """A router that takes its numbers from the first inputs."""
-
-    many: int
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x[:, : self.many]
-
-    def floats(self, x: Tensor) -> Tensor:
-        return self(x).float()
 
 
 def steering(products: Products, many: int = MANY) -> PackedWeight:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,6 +28,7 @@ from quire.kernels.reference import ReferenceKernels
 from quire.models.linear import PlainLinear
 from support.capture_rules import capture_rules
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
+from support.steered import Steered
 
 pytestmark = [pytest.mark.skipif(not TRITON, reason="Triton is not installed")]
 if INTERPRETED:  # products by a GPU's library refuse it
@@ -38,19 +39,6 @@ DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 HIDDEN, INNER, MANY = 72, 40, 9  # no multiples of any tile's sizes
 SWIGLU = Activation("silu", gated=True)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-
-
-@dataclass(frozen=True)
-class Steered:
-    """A router that takes its numbers from the first inputs."""
-
-    many: int
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x[:, : self.many]
-
-    def floats(self, x: Tensor) -> Tensor:
-        return self(x).float()
 
 
 def stack(many: int, outputs: int, inputs: int, dtype: torch.dtype) -> tuple[PlainLinear, ...]:
