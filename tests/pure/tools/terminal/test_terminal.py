@@ -190,7 +190,8 @@ class Model:
         yield Piece(f"GOT {text.encode()}. ")
         if text == "wait":
             os.write(1, b"WAITING")
-            time.sleep(60)
+            for _ in range(600):  # a signal just before a sleep is heard after it
+                time.sleep(0.1)
         yield Piece(ending=Ending("stop"))
 screen = RichScreen()
 Chat(Model(), screen, {}).run()
