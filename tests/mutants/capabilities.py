@@ -425,8 +425,8 @@ MUTANTS = (
     Mutant(
         "what was written is not part of the next prompt",
         _MISSES,
-        "one.tokens, one.trunk = tokens, None",
-        "one.trunk = None",
+        "one.tokens, one.living = tokens, None",
+        "one.living = None",
         f"{_OF_MISSES}::test_what_was_written_is_of_the_next_turn",
     ),
     Mutant(

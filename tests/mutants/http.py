@@ -499,4 +499,18 @@ MUTANTS = (
         "tests/pure/tools/test_nearest.py"
         "::test_without_pytorch_a_command_says_so_and_doctor_what_to_do",
     ),
+    Mutant(
+        "vectors count for ever",
+        "src/quire/http/openai/prompt_vectors.py",
+        "        weakref.finalize(request, self._let_go.extend, sizes).atexit = False\n",
+        "",
+        "tests/torch/engine/test_prompt_embeds_served.py::test_many_are_answered_in_bounded_memory",
+    ),
+    Mutant(
+        "vectors that are held do not count",
+        "src/quire/http/openai/prompt_vectors.py",
+        "if self._held + wanted > most:",
+        "if wanted > most:",
+        "tests/torch/engine/test_prompt_embeds_served.py::test_what_others_hold_is_waited_for",
+    ),
 )

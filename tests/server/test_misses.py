@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from quire.core.protocol import Request
 from support.live_server import PATIENCE, LiveServer, live_server
 
 HEADERS = "cc_version=2.1.a3f", "cc_version=2.1.b7c"
@@ -25,6 +27,17 @@ def ask(server: LiveServer, header: str, **body: Any) -> Any:
     assert answer.status_code == 200, answer.text
     (metrics,) = answer.json()["metrics"]
     return metrics.get("miss", "nothing is told")
+
+
+def test_nothing_of_an_ended_request_is_held(shared: LiveServer) -> None:
+    """Who tells of misses, the page or the log keeps what it tells, and no prompt as a request."""
+    first = 3000
+    for number in range(12):
+        shared.complete(prompt=[first, *range(first + number, first + 40)], max_tokens=2, n=2)
+    gc.collect()
+    held = [one for one in gc.get_objects() if isinstance(one, Request)]
+    held = [one for one in held if one.prompt_token_ids[0] == first]
+    assert len(held) <= 1, "the last one may be a step's"
 
 
 def test_an_answer_says_what_was_lost_and_text_only_where_texts_are_shown() -> None:

@@ -10,10 +10,11 @@ from enum import Enum
 from itertools import islice
 from typing import NamedTuple
 
-from quire.core.protocol import Request
+from quire.core.protocol import Adapter, Request
 from quire.core.scheduling import Capability, Hooks, Scheduler, SequenceGroup
 from quire.core.scheduling.sequence import MemoryStory, Sequence
 
+Owner = tuple[str, str]  # a client, and the salt of its cache
 _WIDTH = 4  # bytes of a token
 _MOST_BYTES = 16 * 2**20  # of all tokens that are kept
 _MOST_PROMPTS = 1024
@@ -81,16 +82,21 @@ def miss_of(memory: MemoryStory) -> Miss | None:
 
 @dataclass(eq=False, slots=True)
 class Earlier:
-    """A prompt, with what has been written to it once its request has ended."""
+    """A prompt, with what has been written to it once its request has ended.
 
-    request: Request
+    Of the request itself, which holds far more, nothing is kept beyond its end.
+    """
+
+    request_id: str
+    owner: Owner
+    adapter: Adapter | None
     tokens: bytes
-    trunk: Sequence | None  # while it lives
+    living: tuple[Request, Sequence] | None  # the request and its trunk, until it has ended
 
     @property
     def unread_from(self) -> int | None:
         """The first token that is not computed yet; None: all are."""
-        return None if self.trunk is None else self.trunk.num_computed
+        return None if self.living is None else self.living[1].num_computed
 
 
 class EarlierPrompts:
@@ -102,28 +108,30 @@ class EarlierPrompts:
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._all: OrderedDict[str, Earlier] = OrderedDict()  # by request, the oldest first
-        self._owned: dict[tuple[str, str], dict[str, Earlier]] = {}
+        self._owned: dict[Owner, dict[str, Earlier]] = {}
         self.num_bytes = 0
 
     def add(self, request: Request, trunk: Sequence, tokens: bytes) -> None:
         self.remove(request.request_id)
-        one = Earlier(request, tokens, trunk)
+        owner = _owner(request)
+        one = Earlier(request.request_id, owner, request.adapter, tokens, (request, trunk))
         self._all[request.request_id] = one
-        self._owned.setdefault(_owner(request), {})[request.request_id] = one
+        self._owned.setdefault(owner, {})[request.request_id] = one
         self.num_bytes += len(tokens)
         self._bound()
 
     def end(self, request: Request) -> None:
         """The request has ended: what was written belongs to what its client sends next."""
         one = self._all.get(request.request_id)
-        if one is None or one.request is not request or one.trunk is None:
+        if one is None or one.living is None or one.living[0] is not request:
             return
-        tokens = one.trunk.token_ids[: one.trunk.num_computed].tobytes()
+        _, trunk = one.living
+        tokens = trunk.token_ids[: trunk.num_computed].tobytes()
         if len(tokens) < len(one.tokens):  # it was not read to its end, and never will be
             self.remove(request.request_id)
             return
         self.num_bytes += len(tokens) - len(one.tokens)
-        one.tokens, one.trunk = tokens, None
+        one.tokens, one.living = tokens, None
         self._bound()
 
     def remove(self, request_id: str) -> None:
@@ -131,10 +139,9 @@ class EarlierPrompts:
         if one is None:
             return
         self.num_bytes -= len(one.tokens)
-        owner = _owner(one.request)
-        del self._owned[owner][request_id]
-        if not self._owned[owner]:
-            del self._owned[owner]
+        del self._owned[one.owner][request_id]
+        if not self._owned[one.owner]:
+            del self._owned[one.owner]
 
     def clear(self) -> None:
         self._all.clear()
@@ -173,7 +180,7 @@ class MissFinder(Capability):
     ) -> None:
         self._clock = clock
         self._prompts = prompts or EarlierPrompts()
-        self._takers: OrderedDict[int, Request] = OrderedDict()  # the latest, by sequence
+        self._takers: OrderedDict[int, tuple[Owner, str]] = OrderedDict()  # the latest's requests
 
     def engine_begins(self, scheduler: Scheduler, hooks: Hooks) -> None:
         self._scheduler = scheduler
@@ -189,7 +196,7 @@ class MissFinder(Capability):
 
     def looked_up(self, group: SequenceGroup, cached: int, stateless: int = 0) -> None:
         request, trunk = group.request, group.branches[0]
-        self._takers[trunk.seq_id] = request
+        self._takers[trunk.seq_id] = _owner(request), request.request_id
         if len(self._takers) > _MOST_PROMPTS:
             self._takers.popitem(last=False)
         if request.pooling is not None or trunk.cuts or trunk.spans:
@@ -204,15 +211,15 @@ class MissFinder(Capability):
     def _why(self, group: SequenceGroup, cached: int, stateless: int, tokens: bytes) -> Miss:
         request, size = group.request, self._scheduler.allocator.block_size
         own, adapter = [*self._prompts.of(request)], request.adapter
-        alike = [one for one in own if one.request.adapter == adapter]
+        alike = [one for one in own if one.adapter == adapter]
         depth, deepest = _deepest(tokens, alike)
         if (lost := _findable(depth, tokens, size) - cached) > 0:
             if stateless:
-                earlier = deepest[0].request.request_id
+                earlier = deepest[0].request_id
                 return Miss(MissReason.SNAPSHOT, cached, min(lost, stateless), earlier=earlier)
             return self._lost(group, deepest[0], cached, lost)
-        if deepest and deepest[0].trunk is None and len(deepest[0].tokens) == _WIDTH * depth:
-            self._prompts.remove(deepest[0].request.request_id)  # this one is it, and more
+        if deepest and deepest[0].living is None and len(deepest[0].tokens) == _WIDTH * depth:
+            self._prompts.remove(deepest[0].request_id)  # this one is it, and more
         found = [(one, _rejoin(one.tokens, tokens, depth)) for one in deepest]
         one, again = max(found, key=lambda pair: pair[1].run, default=(None, _APART))
         if one is not None and again.run:
@@ -220,24 +227,22 @@ class MissFinder(Capability):
                 MissReason.DIFFERED,
                 depth,
                 again.run,
-                earlier=one.request.request_id,
+                earlier=one.request_id,
                 stood_tokens=again.there - depth,
                 stands_tokens=again.here - depth,
                 stood=_shown(one.tokens, depth, again.there),
                 stands=_shown(tokens, depth, again.here),
             )
-        others = [
-            one for one in self._prompts.of(request) if one.request.adapter != request.adapter
-        ]
+        others = [one for one in self._prompts.of(request) if one.adapter != adapter]
         depth, deepest = _deepest(tokens, others)
         if (lost := _findable(depth, tokens, size) - cached) > 0:
-            earlier = deepest[0].request.request_id
+            earlier = deepest[0].request_id
             return Miss(MissReason.ADAPTER, cached, lost, earlier=earlier)
         return Miss(MissReason.NEW, cached)
 
     def _lost(self, group: SequenceGroup, one: Earlier, cached: int, lost: int) -> Miss:
         """Why tokens were not found though an earlier prompt began with them."""
-        scheduler, earlier = self._scheduler, one.request.request_id
+        scheduler, earlier = self._scheduler, one.request_id
         size, pools = scheduler.allocator.block_size, scheduler.allocator.views()
         if scheduler.prefix_cache is None:
             return Miss(MissReason.OFF, cached, lost, earlier=earlier)
@@ -260,16 +265,16 @@ class MissFinder(Capability):
         return Miss(reason, cached, lost, earlier=earlier)
 
     def _taker(self, request: Request, seq_id: int) -> str | None:
-        taker = self._takers.get(seq_id)
-        if taker is None:
+        if seq_id not in self._takers:
             return None
-        return taker.request_id if _owner(taker) == _owner(request) else ""
+        owner, taker = self._takers[seq_id]
+        return taker if owner == _owner(request) else ""
 
 
 _APART = Rejoined(0, 0, 0)
 
 
-def _owner(request: Request) -> tuple[str, str]:
+def _owner(request: Request) -> Owner:
     return request.client, request.cache_salt
 
 

@@ -70,8 +70,12 @@ class VectorInputs(Protocol):
         """A prompt of these vectors alone."""
         ...
 
+    def read(self, file: bytes) -> tuple[VectorSpan, int]:
+        """A prompt of a file's vectors, and the bytes they take; RequestError: see ``count``."""
+        ...
 
-_NO_VECTORS = (
+
+NO_VECTORS = (
     "this engine takes no prompt_embeds: they need a model that Quire has code of its own for, one "
     "rank on a CPU, and no draft model"
 )
@@ -155,7 +159,7 @@ class InputProcessor:
         ends = {*outputs.eos_token_ids, *tokenizer.end_ids}
         self._eos_token_ids = frozenset(id for id in ends if 0 <= id < vocab_size)
         self.pooler = outputs.pooler
-        self._vectors = outputs.vectors
+        self.vectors = outputs.vectors  # None: it takes none
         self.generates = outputs.generates
         self._random = random.Random(seed)
         self._adapters = adapters
@@ -261,9 +265,9 @@ class InputProcessor:
         if not isinstance(prompt, Mapping) or prompt.get("prompt_embeds") is None:
             self._check_length(field, given, output)
             return cast("str | Sequence[int]", given)
-        if self._vectors is None:
-            raise RequestError(_NO_VECTORS, "prompt_embeds")
-        count = self._vectors.count(given)
+        if self.vectors is None:
+            raise RequestError(NO_VECTORS, "prompt_embeds")
+        count = self.vectors.count(given)
         self._encoder.check_count("prompt_embeds", count, output)
         return (0,) * count
 
@@ -283,8 +287,8 @@ class InputProcessor:
         for field, reads in readers.items():
             if reads:
                 raise RequestError(f"prompt_embeds have no tokens, which {field} reads", field)
-        assert self._vectors is not None, "it has counted them"
-        return (self._vectors.span(options["prompt_embeds"]),)
+        assert self.vectors is not None, "it has counted them"
+        return (self.vectors.span(options["prompt_embeds"]),)
 
     def _pair(
         self, first: object, options: Mapping[str, Any]

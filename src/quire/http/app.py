@@ -27,7 +27,7 @@ from quire.http.doors.responses import add_responses
 from quire.http.doors.tokens import add_tokens
 from quire.http.doors.vectors import add_vectors
 from quire.http.errors import install_error_handlers
-from quire.http.guards.bodies import Bodies, default_max_body_bytes
+from quire.http.guards.bodies import LARGEST_BODY, Bodies, default_max_body_bytes
 from quire.http.guards.envelope import (
     AnswerHead,
     CancelOnDisconnect,
@@ -91,7 +91,8 @@ def create_app(
     names, facts = tuple(model_names), facts or ModelFacts()
     reader = EngineReader(engine, names[0], facts.kv_layers, facts.pool_bytes)
     past, async_engine = _watch(engine, reader, config), AsyncEngine(engine, make_thread)
-    most = default_max_body_bytes(engine.input_processor)
+    vectors = config.enable_prompt_embeds  # larger than any text
+    most = LARGEST_BODY if vectors else default_max_body_bytes(engine.input_processor)
     count = metrics.observe_left_out
     bodies = Bodies(config, most, async_engine.give_memory_back, count)
     speech = Speech.of(engine.input_processor.tokenizer, config)

@@ -12,7 +12,7 @@ import quire
 from quire.capabilities.misses import EarlierPrompts, Miss, MissFinder, MissReason
 from quire.capabilities.sessions import SessionManager
 from quire.core.memory import LayeredAllocator, PagedAllocator, Window
-from quire.core.protocol import Adapter
+from quire.core.protocol import Adapter, Request
 from quire.core.scheduling import BatchLimits, Scheduler
 from quire.core.scheduling.sequence import Sequence
 from quire.engine.capabilities import Capabilities
@@ -227,7 +227,8 @@ def test_blocks_that_are_not_there_any_more_or_not_yet(lives: bool) -> None:
     assert bench.scheduler.prefix_cache is not None
     bench.scheduler.prefix_cache.invalidate((0, block) for block in range(25))
     (earlier,) = bench.prompts._all.values()
-    earlier.trunk = Sequence(0, 0, TEXT) if lives else None
+    request = Request("r9", tuple(TEXT), SamplingParams(), 1, 0)
+    earlier.living = (request, Sequence(0, 0, TEXT)) if lives else None
     miss = bench.serve(TEXT)
     assert miss is not None and miss.lost_tokens == 99
     assert miss.reason is (MissReason.UNREAD if lives else MissReason.FORGOTTEN)

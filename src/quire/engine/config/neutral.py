@@ -176,7 +176,7 @@ _RARE: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "video_pruning_rate": _NOTHING, "video_pruning_method": (ANY,), "mm_tensor_ipc": (ANY,),
         "mm_processor_device": (ANY,), "mm_ipc_gpu_memory_gb": (ANY,),
         "mm_device_do_normalize": _SWITCH, "enable_mm_processor_stats": _SWITCH,
-        "enable_prompt_embeds": _OFF, "default_mm_loras": _NOTHING,
+        "default_mm_loras": _NOTHING,
         "enable_tower_connector_lora": _OFF, "ec_transfer_config": _NOTHING,
         "ec_manager_config": _NOTHING,
     },

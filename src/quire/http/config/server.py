@@ -84,7 +84,7 @@ class ServerConfig:
     max_body_bytes: int | None = _server(
         None,
         "largest request body; a larger one is refused before it is read (default: from 1MiB to "
-        "32MiB, by max_model_len)",
+        "32MiB, by max_model_len; 32MiB with enable_prompt_embeds)",
         low=1,
         unit="bytes",
     )
@@ -156,6 +156,16 @@ class ServerConfig:
         "the prompt, so that the prefix cache finds what stands before) or PATTERN:cut, with a "
         "warning in the answer; * in a pattern is any text; may be repeated",
         value="RULE",
+    )
+    enable_prompt_embeds: bool = _api(
+        False, "take prompts of vectors, in prompt_embeds of /v1/completions"
+    )
+    max_prompt_embeds_bytes: int = _api(
+        2**29,
+        "most memory for the prompt_embeds of all requests together, of those that run too; a "
+        "further one is told to come again",
+        low=1,
+        unit="bytes",
     )
     max_logprobs: int | None = _api(
         None,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from quire.engine.input_processor import as_dict
+from quire.engine.input_processor import Prompt, as_dict
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
 from quire.http.answers.logprobs import (
     CompletionLogprobs,
@@ -26,6 +26,7 @@ from quire.http.openai.answers import (
     CompletionChunkChoice,
     answer,
 )
+from quire.http.openai.prompt_vectors import GivenVectors
 from quire.http.openai.requests import CompletionRequest, TurnRequest
 from quire.http.openapi import body_route, gives
 from quire.http.service import Progress, Service
@@ -37,30 +38,32 @@ from quire.text.tokenizer import Tokenizer
 
 
 def add_completions(app: FastAPI, service: Service) -> None:
+    vectors = GivenVectors(service)
+
     @body_route(
         app, service, CompletionRequest, gives(Completion, CompletionChunk), "/v1/completions"
     )
     async def completions(http: Request, request: CompletionRequest) -> Response:
-        """Complete one or several prompts, given as texts or as token ids."""
+        """Complete one or several prompts, given as texts, as token ids or as vectors."""
         caller = service.caller(http)
         model, prompts = service.model_of(request.model, request.warnings), request.prompts()
         inputs = service.input_processor
         params = request.sampling_params(inputs.sampling_defaults)
         service.check_answer(params, len(prompts), prompts)
         form = request.prompt_form(inputs.max_model_len, request.suffix or None)
+        given: Sequence[Prompt] = prompts
+        ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
+        if request.prompt_embeds is not None:
+            given = [{"prompt_embeds": span} for span in await vectors.read(request)]
         # Else the engine's threads encode them, as one prepared request each.
-        if form != PromptForm() or request.counts_tokens:
+        elif form != PromptForm() or request.counts_tokens:
             with service.reserve(len(prompts), prompts), in_callers_words(request.field_names):
                 ids = [await service.engine.text_prompt(prompt, form) for prompt in prompts]
-        else:
-            ids = [[] if isinstance(prompt, str) else prompt for prompt in prompts]
+            given = [found or prompt for found, prompt in zip(ids, prompts, strict=True)]
         options = request.options(caller, model)
         if request.kv_transfer_params:
             options |= remote_prefill(service, request.kv_transfer_params)
-        whole_prompts = [
-            {**as_dict(found or prompt), **options}
-            for found, prompt in zip(ids, prompts, strict=True)
-        ]
+        whole_prompts = [{**as_dict(one), **options} for one in given]
 
         def run(request_id: str, *, whole: bool) -> Progress:
             progress = service.run(

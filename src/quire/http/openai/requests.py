@@ -374,10 +374,20 @@ class PromptedRequest(GenerationRequest):
 class CompletionRequest(PromptedRequest):
     """The body of POST /v1/completions."""
 
-    prompt: Annotated[
-        str | Texts | Ids | Listed[Ids],
-        expecting("a string, a list of strings, a list of token ids or a list of such lists"),
-    ] = doc(..., "one or several prompts, as texts or as token ids", examples=["Once upon a time"])
+    prompt: (
+        Annotated[
+            str | Texts | Ids | Listed[Ids],
+            expecting("a string, a list of strings, a list of token ids or a list of such lists"),
+        ]
+        | None
+    ) = doc(None, "one or several prompts, as texts or as token ids", examples=["Once upon a time"])
+    prompt_embeds: (
+        Annotated[str | Texts, expecting("a string of base64, or a list of such strings")] | None
+    ) = doc(
+        None,
+        "in the place of prompt, the vectors of one or several: safetensors files of one tensor "
+        "[tokens, hidden size], in base64",
+    )
     suffix: str | None = doc(
         None, "what comes after the text that is to be written, for models that fill in the middle"
     )
@@ -385,6 +395,8 @@ class CompletionRequest(PromptedRequest):
     @model_validator(mode="after")
     def _check(self) -> CompletionRequest:
         self.prompts()
+        if self.prompt_embeds is not None:
+            self._check_vectors()
         if self.only_prompts and not self.echo:
             raise RequestError(
                 "max_tokens: 0 needs echo: true, or there is nothing to answer", "max_tokens"
@@ -398,8 +410,22 @@ class CompletionRequest(PromptedRequest):
             )
         return self
 
+    def _check_vectors(self) -> None:
+        for name in ("prompt", "suffix", "echo", "truncate_prompt_tokens", "kv_transfer_params"):
+            if getattr(self, name):
+                why = f"{name} and prompt_embeds cannot be given together"
+                raise RequestError(why, "prompt_embeds")
+
     def prompts(self) -> list[str | list[int]]:
+        """Texts or token ids; of vectors, none."""
+        if self.prompt_embeds is not None:
+            return [[] for _ in texts_of("prompt_embeds", self.prompt_embeds)]
         return texts_of("prompt", self.prompt)
+
+    def take_vector_files(self) -> list[str]:
+        """They are large, and the request lives to the end of its answer: so it lets go of them."""
+        files, self.prompt_embeds = texts_of("prompt_embeds", self.prompt_embeds), None
+        return files
 
     @property
     def only_prompts(self) -> bool:
