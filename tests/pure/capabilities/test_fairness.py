@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from quire.capabilities import fairness
+from quire.capabilities.fairness import PRIORITY_TOKENS, FairQueue
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Chunk, Outcome, Request, SchedulingPolicy, Step, Verdict
-from quire.core.scheduling import fair
-from quire.core.scheduling.fair import PRIORITY_TOKENS, FairQueue
 from quire.text.params import SamplingParams
 from support.outcomes import answer, take_in
 from support.schedulers import make_scheduler
@@ -43,8 +43,9 @@ class Shop:
 
     @property
     def queue(self) -> FairQueue:
-        assert self.scheduler.queue.accounts is not None
-        return self.scheduler.queue.accounts
+        accounts = self.scheduler.queue.accounts
+        assert isinstance(accounts, FairQueue)
+        return accounts
 
     def add(self, request: Request) -> None:
         self.scheduler.add(replace(request, arrival=self.clock))
@@ -265,7 +266,7 @@ def test_a_client_that_comes_and_goes_does_not_shake_off_its_debt() -> None:
     shop.add(request("again", "debtor"))
     while "again" not in shop.admitted:
         shop.step()
-    assert shop.served["plain"] >= 490 - 2 * fair._SOON
+    assert shop.served["plain"] >= 490 - 2 * fairness._SOON
 
 
 def test_priority_goes_first_but_only_so_far() -> None:
