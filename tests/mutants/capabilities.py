@@ -506,7 +506,7 @@ MUTANTS = (
         _FAIRNESS,
         "max(account.served - _tokens_left(group), account.begin)",
         "account.served",
-        f"{_OF_FAIRNESS}::test_an_abort_gives_no_credit_for_an_idle_time",
+        f"{_OF_FAIRNESS}::test_what_is_left_of_an_aborted_prompt_is_given_back",
     ),
     Mutant(
         "an aborted prompt gives back more than it began with",
