@@ -191,17 +191,18 @@ def test_service_that_is_computed_again_is_not_charged_again() -> None:
 
 
 def test_what_is_left_of_an_aborted_prompt_is_given_back() -> None:
+    """The other client has always waited, so that virtual time has not gone on without it."""
     shop = Shop(seqs=1, tokens=16)
     shop.add(request("huge", "a", prompt=400))
-    shop.add(request("next", "b", prompt=40, max_tokens=1))
+    for number in range(12):
+        shop.add(request(f"b{number}", "b", prompt=40, max_tokens=1))
     shop.step()
     shop.add(request("a1", "a"))
     assert shop.scheduler.abort("huge")  # 16 of its tokens were computed
-    while shop.served["b"] < 41:
+    while "a1" not in shop.admitted:
         shop.step()
-        shop.add(request(f"b{shop.clock}", "b"))
-    shop.step()
-    assert shop.admitted == ["huge", "next", "a1"]
+    # After 200 tokens of the other's: so much had virtual time gone on when the huge one came in.
+    assert len(shop.admitted) <= 8
 
 
 def test_an_abort_gives_no_credit_for_an_idle_time() -> None:
