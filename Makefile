@@ -125,7 +125,7 @@ lives: $(VENV)/installed-dev
 	cd tests && $(abspath $(BIN))/python -m lives $(ARGS)
 
 # Plants known bugs, one at a time in a copy of the sources, and says which no test finds;
-# ARGS=core chooses a wing, ARGS=test_fair.py those of a test.
+# ARGS=core chooses a wing, ARGS=test_fairness.py those of a test.
 mutants: $(VENV)/installed-dev
 	$(BIN)/python -m tests.mutants $(ARGS)
 

@@ -53,7 +53,7 @@ def serve(
     llm: LLM, params: SamplingParams, question: str, clock: Callable[[], float]
 ) -> tuple[float, int]:
     """Seconds of an answer after its first token, and steps."""
-    asked = llm.engine.input_processor.chat_prompt([{"role": "user", "content": question}], {})
+    asked = llm.engine.input_processor.begin_chat([{"role": "user", "content": question}]).token_ids
     llm.engine.add_request("0", asked, params)
     llm.engine.step()
     started, steps = clock(), 0

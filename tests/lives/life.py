@@ -27,6 +27,8 @@ from lives.script import (
 )
 from lives.texts import EOS, VOCAB, Answer, Beam, Text, beams_of, score, vector
 from quire.blocks.events.events import BlockEvent, BlockEvents
+from quire.blocks.offloading import offloading_to
+from quire.capabilities.fairness import accounts_of
 from quire.capabilities.sessions import Ring, SessionManager, SessionRules
 from quire.core.errors import EngineError, QueueTimeoutError, RequestError, SessionBusyError
 from quire.core.memory import (
@@ -202,11 +204,11 @@ class Run(Capability):
         size, stops = settings.block_size, None
         if settings.states:
             stops = SnapshotStops(settings.every * size, size, settings.every * size)
-        caching = Caching(self.source, stops) if settings.caching else None
+        caching = Caching(offloading_to(self.source), stops) if settings.caching else None
         return Scheduler(
             allocator,
             BatchLimits(settings.seqs, settings.step_tokens, settings.slots),
-            Queueing(settings.policy, settings.max_queue_time),
+            Queueing(settings.policy, settings.max_queue_time, accounts_of(settings.policy)),
             Recovery(settings.mode, settings.costs),
             caching,
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from lives.device import Device
 from lives.replay import Replay
 from quire.blocks.events.events import BlockEvent
+from quire.capabilities.fairness import FairQueue
 from quire.core.memory import (
     LayeredAllocator,
     MoveKind,
@@ -18,7 +19,6 @@ from quire.core.memory import (
 from quire.core.protocol import Chunk, Step, StepResult, Verdict
 from quire.core.scheduling import Scheduler, SequenceGroup
 from quire.core.scheduling.decoding import OnToken
-from quire.core.scheduling.fair import FairQueue
 from support.invariants import check_allocator, check_pages, check_states
 
 _MOST_IDLE = 8
@@ -278,7 +278,9 @@ class Ledger:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._accounts: FairQueue | None = scheduler.queue.accounts
+        accounts = scheduler.queue.accounts
+        assert accounts is None or isinstance(accounts, FairQueue)
+        self._accounts = accounts
         self._open: dict[str, tuple[object, float, float]] = {}
         self._charged: Counter[str] = Counter()
         self._sound = True

@@ -8,6 +8,12 @@ _STORE, _OF_STORE = "src/quire/blocks/store", "tests/pure/blocks/store"
 _RECORD = f"{_OF_STORE}/test_record.py"
 _TRANSPORT, _OF_TRANSPORT = "src/quire/kernels/transport", "tests/pure/kernels/test_transport.py"
 _TRANSFER = "tests/pure/blocks/transfer/test_transfer.py"
+_OFFLOADING, _OF_OFFLOADING = (
+    "src/quire/blocks/offloading.py",
+    "tests/pure/blocks/test_offloading.py",
+)
+_NAMED = f"{_OF_OFFLOADING}::test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched"
+_EMBEDS = "tests/torch/engine/test_prompt_embeds.py"
 
 MUTANTS = (
     Mutant(
@@ -79,5 +85,33 @@ MUTANTS = (
         "        self.shelf.used(ordered)\n",
         "",
         f"{_OF_STORE}/test_tiers.py::test_the_least_recently_used_go_first_and_what_comes_back_is_what_was_stored",
+    ),
+    Mutant(
+        "a store keeps blocks of vectors",
+        _OFFLOADING,
+        "if first == end or branch.spans:",
+        "if first == end:",
+        f"{_EMBEDS}::test_a_store_keeps_none",
+    ),
+    Mutant(
+        "a state is stored by the name of its block",
+        _OFFLOADING,
+        "return content._replace(name=name_of_state(content.name))",
+        "return content",
+        _NAMED,
+    ),
+    Mutant(
+        "what answers leave of states is stored",
+        _OFFLOADING,
+        "contents.locate_state(content.name) if of_prompt else None",
+        "contents.locate_state(content.name)",
+        _NAMED,
+    ),
+    Mutant(
+        "the whole chain is noted at each filled block",
+        _OFFLOADING,
+        "return 1 << max(0, count.bit_length() - 6)",
+        "return 1",
+        f"{_OF_OFFLOADING}::test_what_is_noted_of_a_growing_text_does_not_grow_with_it",
     ),
 )

@@ -1,4 +1,4 @@
-"""Speculation, grammar and adapters."""
+"""Speculation, grammar, adapters and fairness."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _BOX, _GRAMMAR = "src/quire/capabilities/box", "src/quire/capabilities/grammar"
 _OF_BOX = "tests/pure/capabilities/box/test_box.py"
 _BOXED = "tests/pure/capabilities/grammar/test_boxed.py"
 _MISSES, _OF_MISSES = "src/quire/capabilities/misses.py", "tests/pure/capabilities/test_misses.py"
+_FAIRNESS = "src/quire/capabilities/fairness.py"
+_OF_FAIRNESS = "tests/pure/capabilities/test_fairness.py"
 _SITTING = "tests/torch/engine/test_sitting_out.py"
 _STATEFUL = "tests/torch/engine/test_drafts_beside_states.py"
 _RIGHT = f"{_STATEFUL}::test_no_bit_changes_and_it_is_right_if_it_is_the_target"
@@ -459,9 +461,93 @@ MUTANTS = (
     ),
     Mutant(
         "what is kept costs its client nothing",
-        "src/quire/core/scheduling/fair.py",
+        _FAIRNESS,
         "(group.request.keeping_tokens if group.request.keep else 0)",
         "0",
         "tests/pure/core/memory/test_keeping.py::test_a_request_keeps_its_prompt_and_its_client_pays_for_it",
+    ),
+    Mutant(
+        "who runs counts for nothing until it is charged",
+        _FAIRNESS,
+        "account.served + _SOON * self._running.get(account.client, 0)",
+        "account.served",
+        f"{_OF_FAIRNESS}::test_long_texts_are_not_all_let_in_before_any_is_charged",
+    ),
+    Mutant(
+        "who has ended counts as if it ran",
+        _FAIRNESS,
+        "        self._run(request, -request.params.width)\n",
+        "",
+        f"{_OF_FAIRNESS}::test_what_is_remembered_of_clients_is_bounded_and_nothing_in_the_end",
+    ),
+    Mutant(
+        "outputs are not charged",
+        _FAIRNESS,
+        "                self._account(request.client).served += number\n",
+        "                pass\n",
+        f"{_OF_FAIRNESS}::test_who_always_waits_is_served_alike_within_the_bound",
+    ),
+    Mutant(
+        "prompts are not charged",
+        _FAIRNESS,
+        "account.served += tokens + (group.request.keeping_tokens if group.request.keep else 0)\n",
+        "pass\n",
+        f"{_OF_FAIRNESS}::test_who_always_waits_is_served_alike_within_the_bound",
+    ),
+    Mutant(
+        "idleness earns credit",
+        _FAIRNESS,
+        "            account.served = max(account.served, account.begin)\n",
+        "",
+        f"{_OF_FAIRNESS}::test_who_was_idle_shares_from_now_on_and_has_no_credit",
+    ),
+    Mutant(
+        "an aborted prompt gives nothing back",
+        _FAIRNESS,
+        "max(account.served - _tokens_left(group), account.begin)",
+        "account.served",
+        f"{_OF_FAIRNESS}::test_what_is_left_of_an_aborted_prompt_is_given_back",
+    ),
+    Mutant(
+        "an aborted prompt gives back more than it began with",
+        _FAIRNESS,
+        "max(account.served - _tokens_left(group), account.begin)",
+        "account.served - _tokens_left(group)",
+        f"{_OF_FAIRNESS}::test_an_abort_gives_no_credit_for_an_idle_time",
+    ),
+    Mutant(
+        "debts are shaken off by leaving",
+        _FAIRNESS,
+        "        if not self._queue:\n            self._accounts.clear()",
+        "        self._accounts = {a.client: a for a in self._queue}\n        if not self._queue:\n            self._accounts.clear()",
+        f"{_OF_FAIRNESS}::test_a_client_that_comes_and_goes_does_not_shake_off_its_debt",
+    ),
+    Mutant(
+        "priority is absolute among clients",
+        _FAIRNESS,
+        "PRIORITY_TOKENS = 10_000",
+        "PRIORITY_TOKENS = 10_000_000_000",
+        f"{_OF_FAIRNESS}::test_priority_goes_first_but_only_so_far",
+    ),
+    Mutant(
+        "virtual time stands still while some go ahead",
+        _FAIRNESS,
+        "        self._time += max(tokens, 1) / len(self._queue)\n",
+        "",
+        f"{_OF_FAIRNESS}::test_nobody_starves_behind_ever_new_clients_with_urgent_requests",
+    ),
+    Mutant(
+        "who gave way stands behind newcomers of other clients",
+        _FAIRNESS,
+        "group.rank = (-math.inf, self._num_let_in)",
+        "group.rank = (math.inf, self._num_let_in)",
+        f"{_OF_FAIRNESS}::test_service_that_is_computed_again_is_not_charged_again",
+    ),
+    Mutant(
+        "accounts of clients are never forgotten",
+        _FAIRNESS,
+        "                self._forget()\n",
+        "                pass\n",
+        f"{_OF_FAIRNESS}::test_what_is_remembered_of_clients_is_bounded_and_nothing_in_the_end",
     ),
 )

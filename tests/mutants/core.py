@@ -16,11 +16,10 @@ _WERE_NOT_WELL = f"{_OF_LIVES}::test_lives_that_were_not_well_are"
 _SESSIONS, _SCHEDULER = f"{_OF_SCHEDULING}/test_sessions.py", f"{_OF_SCHEDULING}/test_scheduler.py"
 _SITTING = f"{_OF_SCHEDULING}/test_sitting_out.py"
 _BESIDE = f"{_OF_SCHEDULING}/test_beside_share.py"
-_FAIR, _DRAFTS = f"{_OF_SCHEDULING}/test_fair.py", f"{_OF_SCHEDULING}/test_drafts.py"
-_SCORES, _BEYOND = (
-    f"{_OF_SCHEDULING}/test_scores.py",
-    f"{_OF_SCHEDULING}/test_offloading.py",
-)
+_DRAFTS = f"{_OF_SCHEDULING}/test_drafts.py"
+_SCORES = f"{_OF_SCHEDULING}/test_scores.py"
+_BEYOND = "tests/pure/blocks/test_offloading.py"
+_NAMED = f"{_BEYOND}::test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched"
 _ADAPTERS, _INVALID = (
     f"{_OF_SCHEDULING}/test_adapters.py",
     f"{_OF_SCHEDULING}/test_invalidation.py",
@@ -35,7 +34,6 @@ _BEAMS, _BRANCHING = (
 )
 
 _STATES, _SNAPSHOTS = f"{_OF_MEMORY}/test_states.py::TestStates", f"{_OF_MEMORY}/test_snapshots.py"
-_NAMED = f"{_BEYOND}::test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched"
 
 
 _SPANS = f"{_OF_SCHEDULING}/test_spans.py"
@@ -69,13 +67,6 @@ MUTANTS = (
         "vectors = cast(Tensor, span.vectors)[first - span.start : last - span.start]",
         "vectors = cast(Tensor, span.vectors)[: last - first]",
         f"{_EMBEDS}::test_bits_depend_on_no_memory",
-    ),
-    Mutant(
-        "a store keeps blocks of vectors",
-        f"{_SCHEDULING}/offloading.py",
-        "if first == end or branch.spans:",
-        "if first == end:",
-        f"{_EMBEDS}::test_a_store_keeps_none",
     ),
     Mutant(
         "subscribers are told of blocks of vectors",
@@ -133,20 +124,6 @@ MUTANTS = (
         f"{_MEMORY}/states.py",
         "kept = Content(name_of_state(demand.block_hashes[end - 1]), ())",
         "kept = Content(name_of_state(demand.block_hashes[0]), ())",
-        _NAMED,
-    ),
-    Mutant(
-        "a state is stored by the name of its block",
-        f"{_SCHEDULING}/offloading.py",
-        "return content._replace(name=name_of_state(content.name))",
-        "return content",
-        _NAMED,
-    ),
-    Mutant(
-        "what answers leave of states is stored",
-        f"{_SCHEDULING}/offloading.py",
-        "contents.locate_state(content.name) if of_prompt else None",
-        "contents.locate_state(content.name)",
         _NAMED,
     ),
     Mutant(
@@ -652,7 +629,7 @@ MUTANTS = (
         f"{_SCHEDULING}/request_queue.py",
         "sum(group.width - 1 for group in self._wide)",
         "0",
-        "tests/pure/core/scheduling/test_fair.py"
+        "tests/pure/capabilities/test_fairness.py"
         "::test_who_always_waits_is_served_alike_within_the_bound",
     ),
     Mutant(
@@ -1077,90 +1054,6 @@ MUTANTS = (
     ),
     # -- clients that share --------------------------------------------------------------------
     Mutant(
-        "who runs counts for nothing until it is charged",
-        f"{_SCHEDULING}/fair.py",
-        "account.served + _SOON * self._running.get(account.client, 0)",
-        "account.served",
-        f"{_FAIR}::test_long_texts_are_not_all_let_in_before_any_is_charged",
-    ),
-    Mutant(
-        "who has ended counts as if it ran",
-        f"{_SCHEDULING}/fair.py",
-        "        self._run(request, -request.params.width)\n",
-        "",
-        f"{_FAIR}::test_what_is_remembered_of_clients_is_bounded_and_nothing_in_the_end",
-    ),
-    Mutant(
-        "outputs are not charged",
-        f"{_SCHEDULING}/fair.py",
-        "                self._account(request.client).served += number\n",
-        "                pass\n",
-        f"{_FAIR}::test_who_always_waits_is_served_alike_within_the_bound",
-    ),
-    Mutant(
-        "prompts are not charged",
-        f"{_SCHEDULING}/fair.py",
-        "account.served += tokens + (group.request.keeping_tokens if group.request.keep else 0)\n",
-        "pass\n",
-        f"{_FAIR}::test_who_always_waits_is_served_alike_within_the_bound",
-    ),
-    Mutant(
-        "idleness earns credit",
-        f"{_SCHEDULING}/fair.py",
-        "            account.served = max(account.served, account.begin)\n",
-        "",
-        f"{_FAIR}::test_who_was_idle_shares_from_now_on_and_has_no_credit",
-    ),
-    Mutant(
-        "an aborted prompt gives nothing back",
-        f"{_SCHEDULING}/fair.py",
-        "max(account.served - _tokens_left(group), account.begin)",
-        "account.served",
-        f"{_FAIR}::test_an_abort_gives_no_credit_for_an_idle_time",
-    ),
-    Mutant(
-        "an aborted prompt gives back more than it began with",
-        f"{_SCHEDULING}/fair.py",
-        "max(account.served - _tokens_left(group), account.begin)",
-        "account.served - _tokens_left(group)",
-        f"{_FAIR}::test_an_abort_gives_no_credit_for_an_idle_time",
-    ),
-    Mutant(
-        "debts are shaken off by leaving",
-        f"{_SCHEDULING}/fair.py",
-        "        if not self._queue:\n            self._accounts.clear()",
-        "        self._accounts = {a.client: a for a in self._queue}\n        if not self._queue:\n            self._accounts.clear()",
-        f"{_FAIR}::test_a_client_that_comes_and_goes_does_not_shake_off_its_debt",
-    ),
-    Mutant(
-        "priority is absolute among clients",
-        f"{_SCHEDULING}/fair.py",
-        "PRIORITY_TOKENS = 10_000",
-        "PRIORITY_TOKENS = 10_000_000_000",
-        f"{_FAIR}::test_priority_goes_first_but_only_so_far",
-    ),
-    Mutant(
-        "virtual time stands still while some go ahead",
-        f"{_SCHEDULING}/fair.py",
-        "        self._time += max(tokens, 1) / len(self._queue)\n",
-        "",
-        f"{_FAIR}::test_nobody_starves_behind_ever_new_clients_with_urgent_requests",
-    ),
-    Mutant(
-        "who gave way stands behind newcomers of other clients",
-        f"{_SCHEDULING}/fair.py",
-        "group.rank = (-math.inf, self._num_let_in)",
-        "group.rank = (math.inf, self._num_let_in)",
-        f"{_FAIR}::test_service_that_is_computed_again_is_not_charged_again",
-    ),
-    Mutant(
-        "accounts of clients are never forgotten",
-        f"{_SCHEDULING}/fair.py",
-        "                self._forget()\n",
-        "                pass\n",
-        f"{_FAIR}::test_what_is_remembered_of_clients_is_bounded_and_nothing_in_the_end",
-    ),
-    Mutant(
         "a wait ends for who was let in before",
         f"{_SCHEDULING}/request_queue.py",
         "        return self._arrivals[:end]\n",
@@ -1210,13 +1103,6 @@ MUTANTS = (
         "group.may_fetch = group.may_fetch and not invalid",
         "group.may_fetch = True",
         f"{_BEYOND}::test_what_cannot_be_had_is_asked_for_once",
-    ),
-    Mutant(
-        "the whole chain is noted at each filled block",
-        f"{_SCHEDULING}/offloading.py",
-        "return 1 << max(0, count.bit_length() - 6)",
-        "return 1",
-        f"{_BEYOND}::test_what_is_noted_of_a_growing_text_does_not_grow_with_it",
     ),
     Mutant(
         "a fetched block's slots are not counted",

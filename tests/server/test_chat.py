@@ -28,7 +28,7 @@ def test_a_stream_says_what_the_whole_answer_says(shared: LiveServer) -> None:
 
 
 def test_the_conversation_becomes_the_prompt_by_the_chat_template(shared: LiveServer) -> None:
-    ids = shared.engine.input_processor.chat_prompt(MESSAGES)
+    ids = shared.engine.input_processor.begin_chat(MESSAGES).token_ids
     chat = shared.chat(messages=MESSAGES, seed=4, max_tokens=8).json()
     plain = shared.complete(prompt=ids, seed=4, max_tokens=8).json()
     assert chat["choices"][0]["message"]["content"] == plain["choices"][0]["text"]

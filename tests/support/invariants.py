@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from quire.core.memory import (
-    BlockPool,
     LayeredAllocator,
     PagedAllocator,
     SharedPool,
@@ -14,6 +13,7 @@ from quire.core.memory import (
 )
 from quire.core.memory.keeping import SHARE
 from quire.core.memory.layered import GroupAllocator
+from quire.core.memory.pool import BlockPool
 
 
 def check_pool(pool: BlockPool, owned: Iterable[int]) -> None:

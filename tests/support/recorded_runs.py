@@ -14,6 +14,7 @@ from quire.core.protocol import PendingStep, RecoveryCosts, Step
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
 from quire.engine.recorder import RequestRecorder, StepRecorder
+from quire.engine.scheduling import scheduler_of
 from quire.engine.traces.request import TraceRequest
 from quire.engine.work import sights_of, work_of
 from quire.text.params import SamplingParams
@@ -81,7 +82,7 @@ def record(
     files = Files(directory / "trace.jsonl", directory / "steps.csv")
     told = {"model": "fake", "limits": LIMITS.values()}
     engine = Engine(
-        LIMITS.scheduler(RecoveryCosts()),
+        scheduler_of(LIMITS, RecoveryCosts()),
         _TimedExecutor(machine, costs, held_up),
         InputProcessor(_TOKENIZER, ModelOutputs(50), max_model_len=120, seed=0),
         clock=machine.clock,

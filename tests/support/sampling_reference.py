@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from quire.core.protocol import Request
+from quire.core.protocol.step import Sample
 from quire.execution.sampling.past import Past
 from quire.execution.sampling.rows import uniform
-from quire.execution.sampling.sampler import SampleRow
+from quire.execution.sampling.sampler import SampleRow, draw
+from quire.kernels.ops import Kernels
+from quire.kernels.reference import ReferenceKernels
 from quire.text.params import SamplingParams
 
 EOS = 2
@@ -26,6 +32,13 @@ def make_row(*, seed: int = 0, branch: int = 0, **asked: Any) -> SampleRow:
         past = Past(prompt)
         past.take(0, output)
     return SampleRow(request, params, branch, position, past)
+
+
+def sample(
+    logits: Tensor, rows: Sequence[SampleRow], kernels: Kernels | None = None
+) -> list[Sample | None]:
+    """What ``draw`` chooses, once it is known."""
+    return draw(logits, rows, kernels or ReferenceKernels()).read() if rows else []
 
 
 def expected_logits(logits: list[float], row: SampleRow, output: tuple[int, ...]) -> list[float]:

@@ -6,7 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from quire.capabilities.beams import BeamSearch
+from quire.capabilities.fairness import accounts_of
 from quire.core.memory import KVAllocator
+from quire.core.protocol import SchedulingPolicy
 from quire.core.scheduling import (
     BatchLimits,
     Caching,
@@ -31,8 +33,10 @@ def make_scheduler(
         return {name: settings.pop(name) for name in [*settings] if name in names}
 
     batch = replace(BatchLimits(max_num_seqs, max_num_batched_tokens), **own(BatchLimits))
-    queueing, recovery = Queueing(**own(Queueing)), Recovery(**own(Recovery))
+    queueing = {"policy": SchedulingPolicy.FCFS, **own(Queueing)}
+    queueing["accounts"] = accounts_of(queueing["policy"])
+    recovery = Recovery(**own(Recovery))
     assert not settings, f"no scheduler has {settings}"
-    scheduler = Scheduler(allocator, batch, queueing, recovery, caching)
+    scheduler = Scheduler(allocator, batch, Queueing(**queueing), recovery, caching)
     scheduler.begin_search = BeamSearch
     return scheduler

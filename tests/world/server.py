@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from quire.capabilities.fairness import accounts_of
 from quire.capabilities.sessions import SessionManager, SessionRules
 from quire.core.protocol import RecoveryCosts
 from quire.core.scheduling import BatchLimits, Queueing, Recovery, Scheduler
@@ -79,7 +80,7 @@ class VirtualServer:
         scheduler = Scheduler(
             self.allocator,
             BatchLimits(settings.max_num_seqs, settings.max_num_batched_tokens),
-            Queueing(settings.policy, settings.max_queue_time),
+            Queueing(settings.policy, settings.max_queue_time, accounts_of(settings.policy)),
             Recovery(settings.preemption, RecoveryCosts(0.01, 0.01)),
         )
         input_processor = InputProcessor(

@@ -9,23 +9,13 @@ from typing import Any
 from quire.core.kv_groups import KVGroup
 from quire.core.memory import (
     BlockHash,
-    BlockSource,
     KVAllocator,
     LayeredAllocator,
     PagedAllocator,
     PageShare,
     SharedPages,
     SharedPool,
-    SnapshotStops,
     StateAllocator,
-)
-from quire.core.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
-from quire.core.scheduling import (
-    BatchLimits,
-    Caching,
-    Queueing,
-    Recovery,
-    Scheduler,
 )
 
 
@@ -104,27 +94,6 @@ class EngineLimits:
         if pages is None and states is None and len(paged) == 1:
             return paged[0]
         return LayeredAllocator(size, paged, states, pages)
-
-    def scheduler(self, costs: RecoveryCosts, source: BlockSource | None = None) -> Scheduler:
-        """A scheduler over an empty pool. ``source``: of blocks that the pool does not have."""
-        batch = BatchLimits(
-            self.max_num_seqs,
-            self.max_num_batched_tokens,
-            max_adapters=self.max_loras or None,
-            whole_prompts=not self.kv_groups,
-        )
-        states = self.states
-        stops = None
-        if states is not None and states.state is not None:
-            stops = SnapshotStops(states.state.every, self.block_size, states.state.decoding)
-        caching = Caching(source, stops)
-        return Scheduler(
-            self.allocator(),
-            batch,
-            Queueing(SchedulingPolicy(self.scheduling_policy), self.max_queue_time),
-            Recovery(PreemptionMode(self.preemption_mode), costs),
-            caching if self.enable_prefix_caching else None,
-        )
 
 
 def _are_in(paged: Sequence[PagedAllocator]) -> Callable[[BlockHash], bool]:

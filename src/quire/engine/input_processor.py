@@ -250,12 +250,19 @@ class InputProcessor:
         self._check_prompt_logprobs(len(token_ids), params.params)
         request = self._request(request_id, token_ids, max_tokens, params, priority, arrival)
         adapter = self.adapter(options.get("adapter"))
-        request = replace(request, cache_salt=cache_salt, client=client, adapter=adapter)
-        request = replace(request, second_from=second_from)
+        spans: tuple[VectorSpan, ...] = ()
         if options.get("prompt_embeds") is not None:
-            request, token_ids = replace(request, spans=self._spans(options, params)), ()
-        origin, keep = options.get("origin", request.origin), options.get("keep", ())
-        request = replace(request, origin=origin, keep=keep)
+            spans, token_ids = self._spans(options, params), ()
+        request = replace(
+            request,
+            cache_salt=cache_salt,
+            client=client,
+            adapter=adapter,
+            second_from=second_from,
+            spans=spans,
+            origin=options.get("origin", request.origin),
+            keep=options.get("keep", ()),
+        )
         text = given if isinstance(given, str) else None
         return PreparedRequest(request, text, token_ids, params.stops)
 
@@ -354,15 +361,6 @@ class InputProcessor:
             token_ids = check_token_ids("tokens", token_ids, highest=self.vocab_size - 1)
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
-    def chat_prompt(
-        self,
-        messages: Sequence[Message],
-        variables: Mapping[str, Any] | None = None,
-        form: PromptForm = PromptForm(),  # noqa: B008  # frozen
-    ) -> list[int]:
-        """Token ids of a conversation, by the model's chat template and its own variables."""
-        return self.begin_chat(messages, variables, form).token_ids
-
     def begin_chat(
         self,
         messages: Sequence[Message],
@@ -370,7 +368,8 @@ class InputProcessor:
         form: PromptForm = PromptForm(),  # noqa: B008  # frozen
         marks: Sequence[str] | None = None,
     ) -> ChatPrompt:
-        """The same, with what of the answer it has begun.
+        """A conversation as a prompt, by the model's chat template, and what of the answer that has
+        begun.
 
         marks: what may open or close something in an answer; None where nobody asks.
         """

@@ -157,7 +157,8 @@ class LLM:
         prompts = []
         for number, chat in enumerate(chats):
             with naming("messages", number, len(chats)):
-                prompts.append(self.engine.input_processor.chat_prompt(chat, variables))
+                begun = self.engine.input_processor.begin_chat(chat, variables)
+                prompts.append(begun.token_ids)
         return self.generate(prompts, sampling_params, use_tqdm, priority, lora_request)
 
     def beam_search(

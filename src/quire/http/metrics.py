@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 
 from quire.blocks.store import DiskStore, StoreCounts, places_of
 from quire.blocks.transfer import BlockFetcher, BlockServer
-from quire.core.protocol import FinishReason, SchedulingPolicy, Verdict
+from quire.core.protocol import FinishReason, Verdict
 from quire.engine.engine import Engine
 from quire.engine.events import RequestState, Taken, Watcher
 from quire.engine.recorder import RequestRecorder
@@ -337,9 +337,9 @@ class _EngineCollector:
             text = "1 while requests are recorded, 0 after a failure."
             yield gauge("trace_recording", text, recorder.recording)
         yield gauge("num_requests_waiting", "Waiting requests.", queue.num_waiting)
-        if queue.policy is SchedulingPolicy.FAIR:
+        if queue.accounts is not None:
             text = "Clients with waiting requests."
-            yield gauge("num_clients_waiting", text, queue.newcomers.num_clients)
+            yield gauge("num_clients_waiting", text, queue.accounts.num_clients)
         text = "Requests refused because too many were waiting."
         yield counter("queue_full", text, engine.waiting_room.num_refused)
         text = "Requests that exceeded the longest queue time."

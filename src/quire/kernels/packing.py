@@ -71,11 +71,6 @@ class Groups(NamedTuple):
     offset_factors: Tensor | None = None  # [out, groups] int8, where there are offsets
 
     @property
-    def is_symmetric(self) -> bool:
-        """Whether the code in the middle is 0."""
-        return self.zeros is None and self.offsets is None
-
-    @property
     def num_groups(self) -> int:
         """Groups of one output."""
         return (self.scales if self.factors is None else self.factors).shape[1]

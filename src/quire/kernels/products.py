@@ -44,11 +44,6 @@ class Products:
         self.describe = _native.Packed.make
         self.memory = HugePages(piece)
 
-    @property
-    def workspace_bytes(self) -> int:
-        """Memory held for rows as they are multiplied."""
-        return self.native.workspace_bytes
-
 
 class PackedWeight:
     """A weight [out, in] and perhaps a bias [out] in the order of the products."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MOST_STREAMS = 8
-
 
 @dataclass(frozen=True, eq=False)
 class StreamRouter:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import quire
+from quire.capabilities.fairness import FairQueue
 from quire.core.errors import QueueTimeoutError
 from quire.core.memory import KeptState, LayeredAllocator, PagedAllocator, StateAllocator
 from quire.core.protocol import (
@@ -315,7 +316,9 @@ def test_whoever_is_still_to_come_matters_to_ends() -> None:
 def test_clients_that_share_are_let_in_by_their_accounts() -> None:
     executor = Timed()
     scheduler = Scheduler(
-        PagedAllocator(BLOCKS, BLOCK), BatchLimits(1, 32), Queueing(SchedulingPolicy.FAIR)
+        PagedAllocator(BLOCKS, BLOCK),
+        BatchLimits(1, 32),
+        Queueing(SchedulingPolicy.FAIR, accounts=FairQueue),
     )
     processor = InputProcessor(TOKENIZER, ModelOutputs(4096, [EOS]), max_model_len=400, seed=0)
     engine = Engine(scheduler, executor, processor, clock=lambda: executor.now)

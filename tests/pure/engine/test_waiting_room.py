@@ -13,8 +13,8 @@ import pytest
 import quire
 from quire.core.errors import QueueFullError, QueueTimeoutError, RequestError
 from quire.core.memory import PagedAllocator
-from quire.core.protocol import SchedulingPolicy, Step, StepResult
-from quire.core.scheduling.request_queue import RequestQueue
+from quire.core.protocol import Step, StepResult
+from quire.core.scheduling.request_queue import Queueing, RequestQueue
 from quire.engine.async_engine import AsyncEngine
 from quire.engine.engine import Engine
 from quire.engine.input_processor import InputProcessor, ModelOutputs
@@ -31,7 +31,7 @@ class Seen(RequestQueue):
     """A line of which only numbers are looked at."""
 
     def __init__(self) -> None:
-        super().__init__(SchedulingPolicy.FCFS)
+        super().__init__(Queueing())
         self.wait = 0
 
     @property
@@ -235,7 +235,7 @@ def test_who_waited_too_long_is_told_when_to_come_again() -> None:
 
 
 def test_one_prompt_of_the_longest_may_always_wait() -> None:
-    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), QueueLimits(None, 1000, 500))
+    room = WaitingRoom(RequestQueue(Queueing()), QueueLimits(None, 1000, 500))
     refused = pytest.raises(QueueFullError, match="500 tokens")
     with room.reserve(1, [[5] * 500]), refused, room.reserve(1, ["a text of some tokens"]):
         pass
@@ -247,7 +247,7 @@ def test_one_prompt_of_the_longest_may_always_wait() -> None:
 
 def test_what_a_text_turns_out_to_hold_is_what_counts() -> None:
     """Counted at first by its characters, as few tokens as they can well be."""
-    room = WaitingRoom(RequestQueue(SchedulingPolicy.FCFS), QueueLimits(None, 128 * 100))
+    room = WaitingRoom(RequestQueue(Queueing()), QueueLimits(None, 128 * 100))
     with room.reserve(2, [{"prompt": "x" * 100}, {"prompt_token_ids": [5] * 10}]) as places:
         assert room._tokens_coming == 30
         places.weigh(20, at_least=True)

@@ -95,9 +95,9 @@ def test_what_is_longer_than_its_tokens_can_be_is_not_tokenized() -> None:
     assert refusal(here.size, {"prompt": text}).field == "prompt"
     assert refusal(here.session_input, new, text).field == "input"
     chat = [{"role": "user", "content": text}]
-    assert refusal(here.chat_prompt, chat).field == "messages"
-    assert refusal(here.chat_prompt, [{"role": "user"}], {"tools": [text]}).field == "tools"
-    assert refusal(here.chat_prompt, [{"role": "user"}], {"x": [text]}).field == (
+    assert refusal(here.begin_chat, chat).field == "messages"
+    assert refusal(here.begin_chat, [{"role": "user"}], {"tools": [text]}).field == "tools"
+    assert refusal(here.begin_chat, [{"role": "user"}], {"x": [text]}).field == (
         "chat_template_kwargs"
     )
     assert tokenizer.given == []
@@ -105,7 +105,7 @@ def test_what_is_longer_than_its_tokens_can_be_is_not_tokenized() -> None:
 
 def test_a_conversation_that_its_template_makes_too_long_is_not_tokenized() -> None:
     tokenizer = watched(rendered="x" * 5000)
-    error = refusal(input_processor(tokenizer, 100).chat_prompt, [{"role": "user", "content": "a"}])
+    error = refusal(input_processor(tokenizer, 100).begin_chat, [{"role": "user", "content": "a"}])
     assert (error.field, len(tokenizer.given)) == ("messages", 1)
 
 

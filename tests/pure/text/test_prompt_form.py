@@ -58,7 +58,7 @@ def test_special_tokens_and_cuts() -> None:
     begun = inputs.text_prompt("one two three four", PromptForm(most=3, keep_begin=True))
     assert begun == [whole[0], *whole[-2:]], "a text that is gone on with begins as one"
     told = [{"role": "user", "content": "one two three four"}]
-    chat = inputs.chat_prompt(told, {}, PromptForm(True, 3, keep_begin=True))
+    chat = inputs.begin_chat(told, {}, PromptForm(True, 3, keep_begin=True)).token_ids
     assert chat[0] == whole[0] and len(chat) == 3
 
 

@@ -45,7 +45,7 @@ def test_chat_goes_through_the_template(llm: LLM) -> None:
     (one,) = llm.chat([message], GREEDY, use_tqdm=False)
     many = llm.chat([[message], [message]], GREEDY, use_tqdm=False)
     assert len({tuple(o.outputs[0].token_ids) for o in [one, *many]}) == 1
-    ids = llm.engine.input_processor.chat_prompt([message])
+    ids = llm.engine.input_processor.begin_chat([message]).token_ids
     assert one.prompt_token_ids == ids
 
 

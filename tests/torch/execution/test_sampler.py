@@ -17,7 +17,7 @@ from torch import Tensor
 
 from quire.execution.sampling.logits_processors import process_logits
 from quire.execution.sampling.rows import splitmix64, uniform
-from quire.execution.sampling.sampler import SampleRow, beam_candidates, sample, token_logprobs
+from quire.execution.sampling.sampler import SampleRow, beam_candidates, token_logprobs
 from quire.execution.sampling.sampler import draw as choose
 from quire.kernels.cpu import CPUKernels
 from quire.kernels.reference import ReferenceKernels
@@ -30,6 +30,7 @@ from support.sampling_reference import (
     expected_logits,
     expected_token,
     make_row,
+    sample,
 )
 
 FILTERS: list[dict[str, Any]] = [

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from quire.execution.sampling.sampler import SampleRow, sample
+from quire.execution.sampling.sampler import SampleRow
 from quire.kernels.ops import Kernels
 from support.gpu_kernels import INTERPRETED, TRITON, triton_kernels
-from support.sampling_reference import expected_token, make_row
+from support.sampling_reference import expected_token, make_row, sample
 
 pytestmark = pytest.mark.skipif(not TRITON, reason="Triton is not installed, or has no GPU")
 

@@ -183,7 +183,8 @@ def test_rows_are_rounded_for_groups_as_well(
     meant, bias = groups(form, shape, group, offsets), bias_of(outputs)
     weight, smoothing = meaning(codes, form, meant), None
     largest = weight.abs()
-    if not meant.is_symmetric:  # the sums of x are multiplied on their own, and rounded
+    if meant.zeros is not None or meant.offsets is not None:
+        # The sums of x are multiplied on their own, and rounded.
         without = meant._replace(offsets=None, zeros=torch.zeros(outputs, meant.num_groups))
         largest = 2 * meaning(codes, form, without) + largest
     if outputs == 37:

@@ -17,7 +17,6 @@ from quire.core.errors import ConfigError
 from quire.core.version import __version__
 
 FORMAT = 1
-SUFFIX = ".quire"
 MOST_SECONDS = 3600.0
 MOST_BYTES = 256 << 20
 """Of all its lines, unpacked."""

@@ -99,9 +99,6 @@ class Page:
             self.picture(picture)
         self._parts.append("</div>")
 
-    def preformatted(self, text: str) -> None:
-        self._parts.append(f"<pre>{escape(text)}</pre>")
-
     def cards(self, cards: Iterable[tuple[str, str]]) -> None:
         """Figures in large type, each with what it is."""
         inside = "".join(

@@ -18,6 +18,7 @@ from quire.core.limits import EngineLimits
 from quire.core.memory import BlockSource, Usage
 from quire.core.protocol import Decision, Outcome, Progress, Step, Verdict
 from quire.core.scheduling.admission import SchedulerStats
+from quire.engine.scheduling import scheduler_of
 from quire.engine.traces.request import TraceRequest
 from quire.engine.waiting_room import WaitEstimate
 from quire.engine.work import NOBODY, sights_of, work_of
@@ -72,7 +73,7 @@ class SimulatedEngine:
         self.limits = limits
         self.num_tokens = 0  # computed
         self.busy_seconds = 0.0
-        self.scheduler = limits.scheduler(cost_model.recovery_costs(limits.block_size), source)
+        self.scheduler = scheduler_of(limits, cost_model.recovery_costs(limits.block_size), source)
         self.scheduler.begin_search = BeamSearch
         self._cost_model = cost_model
         self._recorder = recorder

@@ -16,7 +16,7 @@ from quire.core.memory.kept import KV, KeptState, Window, kept_by
 from quire.core.memory.layered import LayeredAllocator
 from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pages import PageShare, SharedPages, SharedPool, blocks_in_each
-from quire.core.memory.pool import BlockPool, ContentWatcher
+from quire.core.memory.pool import ContentWatcher
 from quire.core.memory.snapshots import SnapshotStops
 from quire.core.memory.source import BlockSource
 from quire.core.memory.states import StateAllocator
@@ -28,7 +28,6 @@ __all__ = [
     "OUTSIDE",
     "BlockHash",
     "BlockMove",
-    "BlockPool",
     "BlockSource",
     "BlockTable",
     "Content",

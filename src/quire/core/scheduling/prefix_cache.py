@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.memory import (
     BlockMove,
-    BlockSource,
     Contents,
     ContentWatcher,
     Demand,
@@ -17,19 +16,47 @@ from quire.core.memory import (
 )
 from quire.core.protocol.decision import RecoveryCosts
 from quire.core.protocol.request import Request
-from quire.core.scheduling.offloading import Offloading
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
+
+
+class Offload(Protocol):
+    """Fetches blocks that the pool does not have from elsewhere, and stores full ones there."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are blocks that would be stored now."""
+        ...
+
+    def widen(self, group: SequenceGroup, demand: Demand) -> Demand:
+        """The demand, for what can be fetched as well."""
+        ...
+
+    def admitted(self, branch: Sequence, num_tokens: int) -> list[BlockMove]:
+        """``num_tokens`` of a branch have been found; the moves that fetch some of them."""
+        ...
+
+    def fill(self, branch: Sequence, first: int, end: int) -> None:
+        """A step fills these blocks of the branch, which have their names already."""
+        ...
+
+    def store(self) -> list[BlockMove]:
+        """No step is under way: the moves that store what steps have filled."""
+        ...
+
+    def clear(self) -> None:
+        """Let nothing be found there that has been computed until now, but on a disk."""
+        ...
 
 
 @dataclass(frozen=True)
 class Caching:
     """What a prefix cache has beside the pool.
 
-    source: blocks that the pool does not have are fetched from it, and full ones stored in it.
+    offload: makes its use of blocks elsewhere; None: there are none.
     stops: where chunks of prompts end, for snapshots of states; None: layers keep no states.
     """
 
-    source: BlockSource | None = None
+    offload: Callable[[KVAllocator, Contents, RecoveryCosts], Offload] | None = None
     stops: SnapshotStops | None = None
 
 
@@ -41,25 +68,23 @@ class CacheListener(ContentWatcher, Protocol):
 
 
 class PrefixCache:
-    """Gives full blocks their names, and finds them by these in the pool and in a source."""
+    """Gives full blocks their names, and finds them by these in the pool and elsewhere."""
 
     def __init__(
         self, allocator: KVAllocator, contents: Contents, caching: Caching, costs: RecoveryCosts
     ) -> None:
-        size, source = allocator.block_size, caching.source
         self.stops = caching.stops
         self.settled = True  # neither ``settle`` nor ``store`` has anything to do
         self._contents = contents
-        self._block_size = size
+        self._block_size = allocator.block_size
         self._listener: CacheListener | None = None
-        self._offloading: Offloading | None = None
-        if source is not None:
-            self._offloading = Offloading(allocator, contents, source, costs)
+        make = caching.offload
+        self._offload = None if make is None else make(allocator, contents, costs)
 
     @property
     def has_work(self) -> bool:
-        """Whether there are blocks that the source would take now."""
-        return self._offloading is not None and self._offloading.has_work
+        """Whether there are blocks that would be stored elsewhere now."""
+        return self._offload is not None and self._offload.has_work
 
     def listen(self, listener: CacheListener) -> None:
         """Tell it from now on what can be found."""
@@ -69,15 +94,12 @@ class PrefixCache:
     def settle(self) -> None:
         """The step under way is done, or will be before another moves blocks."""
         self._contents.settle()
-        self.settled = self._offloading is None
+        self.settled = self._offload is None
 
     def store(self) -> list[BlockMove]:
-        """No step is under way: the moves that store what steps have filled.
-
-        To be carried out before anything else is moved.
-        """
+        """No step is under way: moves that store what is full, to be carried out before others."""
         self.settle()
-        return [] if self._offloading is None else self._offloading.store()
+        return [] if self._offload is None else self._offload.store()
 
     def publish(self, group: SequenceGroup, branch: Sequence, start: int, end: int) -> None:
         """Let the branch's blocks be found that are full of its first ``end`` tokens.
@@ -94,19 +116,19 @@ class PrefixCache:
         self.settled = False
         if self._listener is not None:
             self._listener.describe(group.request, branch, end)
-        if self._offloading is not None:
-            self._offloading.fill(branch, start // size, end // size)
+        if self._offload is not None:
+            self._offload.fill(branch, start // size, end // size)
 
     def widen(self, group: SequenceGroup, demand: Demand) -> Demand:
         """The demand, for what can be fetched as well."""
-        return demand if self._offloading is None else self._offloading.widen(group, demand)
+        return demand if self._offload is None else self._offload.widen(group, demand)
 
     def admitted(self, group: SequenceGroup, num_tokens: int) -> list[BlockMove]:
         """``num_tokens`` of the group have been found; the moves that fetch some of them."""
         self.restored(group)
-        if self._offloading is None:
+        if self._offload is None:
             return []
-        return self._offloading.admitted(group.branches[0], num_tokens)
+        return self._offload.admitted(group.branches[0], num_tokens)
 
     def restored(self, group: SequenceGroup) -> None:
         """Memory has published blocks of the group that came from elsewhere."""
@@ -122,5 +144,5 @@ class PrefixCache:
     def clear(self) -> None:
         """Let nobody find what has been computed until now, but on a disk."""
         self._contents.clear_contents()
-        if self._offloading is not None:
-            self._offloading.clear()
+        if self._offload is not None:
+            self._offload.clear()

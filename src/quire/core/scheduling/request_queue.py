@@ -3,19 +3,62 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import Protocol
 
 from quire.core.errors import RequestError
 from quire.core.protocol.decision import SchedulingPolicy
 from quire.core.protocol.request import Adapter, Request
-from quire.core.scheduling.fair import FairQueue
 from quire.core.scheduling.sequence import SequenceGroup, Status, by_rank, discard
 
 PRIORITY_SECONDS = 10.0
 """Under the priority policy, one level of priority is worth this much waiting. A group that waits
 moves up relative to newcomers, so none starves."""
+
+
+class Newcomers(Protocol):
+    """Who has never been let in, in an order of theirs."""
+
+    def add(self, group: SequenceGroup) -> None: ...
+
+    def first(self) -> SequenceGroup | None: ...
+
+    def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
+        """The first that asks for none of these."""
+        ...
+
+    def let_in(self, group: SequenceGroup) -> None:
+        """The first of them has its blocks, and runs from now on."""
+        ...
+
+    def remove(self, group: SequenceGroup) -> None: ...
+
+
+class Accounts(Newcomers, Protocol):
+    """Newcomers in an order that changes with what their clients are served."""
+
+    @property
+    def num_clients(self) -> int:
+        """Clients of whom requests wait."""
+        ...
+
+    def order(self) -> Seq[SequenceGroup]:
+        """All, as they are let in if nobody comes, and nothing but their prompts is charged."""
+        ...
+
+    def serve(self, tokens: Iterable[tuple[Request, float]]) -> None:
+        """Tokens were computed for requests beside their prompts."""
+        ...
+
+    def refund(self, group: SequenceGroup) -> None:
+        """A group that was let in ends early: what is left of its prompt is not computed."""
+        ...
+
+    def ended(self, request: Request) -> None:
+        """A request that was let in has ended by itself."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,10 +67,16 @@ class Queueing:
 
     max_queue_time: seconds after which a request that has never been let in ends by itself; its
         Decision says so. None: never.
+    accounts: makes those of the fair policy; None: newcomers are in order of their ranks.
     """
 
     policy: SchedulingPolicy = SchedulingPolicy.FCFS
     max_queue_time: float | None = None
+    accounts: Callable[[], Accounts] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.policy is SchedulingPolicy.FAIR) != (self.accounts is not None):
+            raise ValueError("accounts are of the fair policy, which has some")
 
 
 class RequestQueue:
@@ -40,11 +89,11 @@ class RequestQueue:
     accounts: of what clients have been served; None: clients do not share.
     """
 
-    def __init__(self, policy: SchedulingPolicy) -> None:
-        self.policy = policy
+    def __init__(self, queueing: Queueing) -> None:
+        self.policy = queueing.policy
         self.running: list[SequenceGroup] = []
-        self.accounts = FairQueue() if policy is SchedulingPolicy.FAIR else None
-        self.newcomers = self.accounts or ByRank()
+        self.accounts = None if queueing.accounts is None else queueing.accounts()
+        self.newcomers: Newcomers = self.accounts or ByRank()
         self.num_new_tokens = 0  # of the newcomers' prompts
         self.num_left = 0  # newcomers that have been let in, or have ended before
         self.sitting: frozenset[str] = frozenset()  # requests that are not let in again yet
@@ -171,12 +220,7 @@ class RequestQueue:
 
 
 class ByRank:
-    """Newcomers by the ranks that they have from when they come.
-
-    num_clients: whose they are; 0, as clients do not share.
-    """
-
-    num_clients = 0
+    """Newcomers by the ranks that they have from when they come."""
 
     def __init__(self) -> None:
         self._groups: list[SequenceGroup] = []
@@ -188,11 +232,9 @@ class ByRank:
         return self._groups[0] if self._groups else None
 
     def first_beside(self, adapters: Collection[Adapter]) -> SequenceGroup | None:
-        """The first that asks for none of these."""
         return next((one for one in self._groups if one.request.adapter not in adapters), None)
 
     def let_in(self, group: SequenceGroup) -> None:
-        """The first of them has its blocks, and runs from now on."""
         self.remove(group)
 
     def remove(self, group: SequenceGroup) -> None:

@@ -61,7 +61,7 @@ class Scheduler:
         self.allocator = allocator
         self.batch, self.recovery = batch, recovery
         self.max_queue_time = queueing.max_queue_time
-        self.queue = queue = RequestQueue(queueing.policy)
+        self.queue = queue = RequestQueue(queueing)
         self.adapters = AdapterSlots(batch.max_adapters)
         contents = allocator.contents
         self.prefix_cache: PrefixCache | None = None

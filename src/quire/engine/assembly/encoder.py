@@ -21,6 +21,7 @@ from quire.engine.capacity import Capacity, limits_of
 from quire.engine.config import EngineConfig
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.scheduling import scheduler_of
 from quire.engine.waiting_room import QueueLimits
 from quire.execution.device_runtime import DeviceRuntime
 from quire.execution.encoding import EncoderExecutor
@@ -65,7 +66,7 @@ def build_encoder(
     capacity, started = _capacity(config, limits, model, bytes_of(dense)), time.monotonic()
     judges_types = model.labels > 0 and model.has_types and tells_types(directory)
     executor = EncoderExecutor(model, types=judges_types, dense=dense)
-    schedule = partial(limits.scheduler, RecoveryCosts())
+    schedule = partial(scheduler_of, limits, RecoveryCosts())
     engine = Engine(
         schedule(),
         executor,

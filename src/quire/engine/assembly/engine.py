@@ -71,6 +71,7 @@ from quire.engine.capacity import Capacity, fill, form_key, known_loss, limits_o
 from quire.engine.config import EngineConfig, check_on_gpu
 from quire.engine.engine import Engine, ExecutorTraits
 from quire.engine.input_processor import InputProcessor, ModelOutputs
+from quire.engine.scheduling import scheduler_of
 from quire.engine.waiting_room import QueueLimits
 from quire.execution.device import choose_device
 from quire.execution.device_runtime import DeviceRuntime, Draft, OnCPU
@@ -164,7 +165,7 @@ def _build(
     executor.pools.dense = dense
     beyond = describe_transfer(config, server) or describe_store(store, costs, limits.block_size)
     capacity, started = _capacity(config, loaded, runtime, beyond, dense), time.monotonic()
-    schedule = partial(limits.scheduler, costs, source)
+    schedule = partial(scheduler_of, limits, costs, source)
     outputs = _outputs(loaded, runtime, pooler)
     processor = _input_processor(config, model, limits, tokenizer, defaults, outputs, adapters)
     engine = Engine(

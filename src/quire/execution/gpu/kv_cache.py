@@ -49,10 +49,6 @@ class DeviceKVCache:
         self._host_blocks: list[Tensor] = []  # kept for as long as they are moved to
         self._movers = [self._kv_group_movers(kv_group, device) for kv_group in kv_groups]
 
-    @property
-    def has_host_blocks(self) -> bool:
-        return bool(self._host_blocks)
-
     def move(self, moves: Sequence[BlockMove]) -> list[BlockMove]:
         """Carry out moves as if in their order, neighbours of one kind together; none fails."""
         if not moves:

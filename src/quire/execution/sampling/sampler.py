@@ -43,7 +43,7 @@ from quire.execution.sampling.rows import (
 from quire.kernels.ops import Few, Kernels
 from quire.kernels.reference import ReferenceKernels
 
-__all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "sample", "token_logprobs"]
+__all__ = ["Draws", "SampleRow", "beam_candidates", "draw", "token_logprobs"]
 
 # Sorting the whole vocabulary costs many times what finding its likeliest few does, and they
 # nearly always hold all that top_k and top_p keep. Rows for which they do not try again with more.
@@ -269,15 +269,6 @@ def _pick(
         found, slow, taken = _draw(logits[indices], peaks[indices], [rows[i] for i in drawn])
         tokens.index_copy_(0, indices, found)
     return tokens, peaks, _Slow([drawn[i] for i in slow], taken) if slow else None
-
-
-def sample(
-    logits: Tensor,
-    rows: Sequence[SampleRow],
-    kernels: Kernels = _PLAIN,
-) -> list[Sample | None]:
-    """What ``draw`` chooses, once it is known."""
-    return draw(logits, rows, kernels).read() if rows else []
 
 
 @torch.no_grad()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from quire.core.memory import BlockPool, Demand, PagedAllocator, hash_blocks
+from quire.core.memory import Demand, PagedAllocator, hash_blocks
+from quire.core.memory.pool import BlockPool
 
 SIZE = 4
 

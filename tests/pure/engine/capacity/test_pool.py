@@ -23,6 +23,7 @@ from quire.core.scheduling import BatchLimits
 from quire.engine.capacity import fill, limits_of, seqs_that_fit
 from quire.engine.capacity.pool import pool_blocks
 from quire.engine.config import EngineConfig
+from quire.engine.scheduling import scheduler_of
 from quire.execution.kv_bytes import (
     bytes_of_blocks,
     bytes_of_pool,
@@ -284,7 +285,7 @@ def test_a_scheduler_is_what_the_limits_say() -> None:
     limits = filled(
         scheduling_policy="fair", max_num_seqs=3, max_queue_time=2.0, enable_prefix_caching=False
     )
-    scheduler = limits.scheduler(RecoveryCosts())
+    scheduler = scheduler_of(limits, RecoveryCosts())
     assert scheduler.batch == BatchLimits(3, 32)
     assert scheduler.queue.policy is SchedulingPolicy.FAIR
     assert scheduler.max_queue_time == 2.0 and scheduler.prefix_cache is None

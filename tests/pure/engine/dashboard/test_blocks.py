@@ -13,6 +13,7 @@ from lives.script import draw
 from quire.core.memory import PageShare
 from quire.core.protocol import RecoveryCosts, Request
 from quire.engine.dashboard import BlockState, BlockTracker, pool_figures
+from quire.engine.scheduling import scheduler_of
 from quire.text.params import SamplingParams
 from quire_lab.contiguous.allocator import Reservation
 from support.contiguous_lives import life_in_regions, regions
@@ -67,7 +68,7 @@ def test_regions_for_all_that_runs_are_counted_as_the_pool_is(
         limits = replace(
             limits, kv_groups=tuple(one._replace(share=part) for one, part in kv_groups)
         )
-    scheduler = limits.scheduler(RecoveryCosts())
+    scheduler = scheduler_of(limits, RecoveryCosts())
     for name, prompt, n in (("a", 7, 2), ("b", 5, 1)):
         scheduler.add(Request(name, tuple(range(prompt)), SamplingParams(n=n), 4, 0))
     scheduler.schedule(0.0)

@@ -52,7 +52,6 @@ def test_moves_are_as_if_in_their_order(dtype: torch.dtype) -> None:
     triton_kernels()
     found = DeviceKVCache(SHAPES, LANES, 4, dtype, torch.device("cpu"))
     expected = KVCache(SHAPES, LANES, 4, dtype, ReferenceKernels())
-    assert found.has_host_blocks
     for layers in (found.layers, expected.layers):
         fill(layers)
     # Host blocks hold what was swapped out to them, so all of them begin alike.
@@ -93,6 +92,5 @@ def test_without_host_blocks_nothing_is_swapped() -> None:
     from quire.execution.gpu.kv_cache import DeviceKVCache
 
     cache = DeviceKVCache(SHAPES[:1], [KVGroup((0,), 3)], 4, torch.float32, torch.device("cpu"))
-    assert not cache.has_host_blocks
     with pytest.raises(ValueError, match="no host blocks"):
         cache.move([BlockMove(MoveKind.SWAP_OUT, 0, 0)])

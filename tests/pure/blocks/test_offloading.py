@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from lives.life import Run
 from lives.script import draw
 
+from quire.blocks.offloading import Offloading
 from quire.core.memory import (
     OUTSIDE,
     BlockMove,
@@ -23,7 +24,6 @@ from quire.core.memory import (
 )
 from quire.core.protocol import RecoveryCosts, Step
 from quire.core.scheduling import BatchLimits, Scheduler
-from quire.core.scheduling.offloading import Offloading
 from quire.core.scheduling.sequence import Sequence
 from support.fake_source import FakeSource
 
@@ -76,7 +76,7 @@ def test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched() -> N
 
     source, (allocator, branch) = FakeSource(0, forgets=0.0), memory()
     branch.num_prompt_tokens = 12
-    offloading = Offloading(allocator, allocator, source, RecoveryCosts())
+    offloading = Offloading(source, allocator, allocator, RecoveryCosts())
     names = branch.block_hashes
     allocator.admit(0, Demand(12, names[:3]))
     stored = []
@@ -91,7 +91,7 @@ def test_a_state_has_the_name_of_its_depth_where_it_is_stored_and_fetched() -> N
     assert stored == [name_of_state(names[1]), name_of_state(names[2])]
 
     allocator, branch = memory()
-    offloading = Offloading(allocator, allocator, source, RecoveryCosts(0.0, 1.0))
+    offloading = Offloading(source, allocator, allocator, RecoveryCosts(0.0, 1.0))
     group = SimpleNamespace(may_fetch=True)
     demand = offloading.widen(group, Demand(16, names))  # type: ignore[arg-type]
     assert allocator.admit(0, demand) == 12
@@ -111,7 +111,7 @@ def test_what_is_noted_of_a_growing_text_does_not_grow_with_it() -> None:
     noted: list[list[bytes]] = []
     source.used = lambda names: noted.append(list(names))  # type: ignore[method-assign]
     kept = dict[bytes, None]()
-    offloading = Offloading(allocator, allocator, source, RecoveryCosts())
+    offloading = Offloading(source, allocator, allocator, RecoveryCosts())
     branch = Sequence(5, 0, range(size * blocks))
     branch.hash_blocks(size)
     offloading.fill(branch, 0, 256)

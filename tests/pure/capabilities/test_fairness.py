@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from quire.capabilities import fairness
+from quire.capabilities.fairness import PRIORITY_TOKENS, FairQueue
 from quire.core.memory import PagedAllocator
 from quire.core.protocol import Chunk, Outcome, Request, SchedulingPolicy, Step, Verdict
-from quire.core.scheduling import fair
-from quire.core.scheduling.fair import PRIORITY_TOKENS, FairQueue
 from quire.text.params import SamplingParams
 from support.outcomes import answer, take_in
 from support.schedulers import make_scheduler
@@ -43,8 +43,9 @@ class Shop:
 
     @property
     def queue(self) -> FairQueue:
-        assert self.scheduler.queue.accounts is not None
-        return self.scheduler.queue.accounts
+        accounts = self.scheduler.queue.accounts
+        assert isinstance(accounts, FairQueue)
+        return accounts
 
     def add(self, request: Request) -> None:
         self.scheduler.add(replace(request, arrival=self.clock))
@@ -190,17 +191,18 @@ def test_service_that_is_computed_again_is_not_charged_again() -> None:
 
 
 def test_what_is_left_of_an_aborted_prompt_is_given_back() -> None:
+    """The other client has always waited, so that virtual time has not gone on without it."""
     shop = Shop(seqs=1, tokens=16)
     shop.add(request("huge", "a", prompt=400))
-    shop.add(request("next", "b", prompt=40, max_tokens=1))
+    for number in range(12):
+        shop.add(request(f"b{number}", "b", prompt=40, max_tokens=1))
     shop.step()
     shop.add(request("a1", "a"))
     assert shop.scheduler.abort("huge")  # 16 of its tokens were computed
-    while shop.served["b"] < 41:
+    while "a1" not in shop.admitted:
         shop.step()
-        shop.add(request(f"b{shop.clock}", "b"))
-    shop.step()
-    assert shop.admitted == ["huge", "next", "a1"]
+    # After 200 tokens of the other's: so much had virtual time gone on when the huge one came in.
+    assert len(shop.admitted) <= 8
 
 
 def test_an_abort_gives_no_credit_for_an_idle_time() -> None:
@@ -265,7 +267,7 @@ def test_a_client_that_comes_and_goes_does_not_shake_off_its_debt() -> None:
     shop.add(request("again", "debtor"))
     while "again" not in shop.admitted:
         shop.step()
-    assert shop.served["plain"] >= 490 - 2 * fair._SOON
+    assert shop.served["plain"] >= 490 - 2 * fairness._SOON
 
 
 def test_priority_goes_first_but_only_so_far() -> None:

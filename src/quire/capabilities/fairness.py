@@ -26,10 +26,12 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from heapq import heapify, heappop, heapreplace
 
+from quire.core.protocol.decision import SchedulingPolicy
 from quire.core.protocol.request import Adapter, Request
+from quire.core.scheduling.request_queue import Accounts
 from quire.core.scheduling.sequence import SequenceGroup, by_rank, discard
 
 PRIORITY_TOKENS = 10_000
@@ -44,6 +46,11 @@ is about what a short request is charged at once, so that one does not outweigh 
 All that is expected of a text would be too much: docs/howto/share.md has what was measured."""
 
 _MOST_DEBTS = 1000  # accounts that are kept though nothing of theirs waits
+
+
+def accounts_of(policy: SchedulingPolicy) -> Callable[[], Accounts] | None:
+    """What makes the accounts of a policy, if it has any."""
+    return FairQueue if policy is SchedulingPolicy.FAIR else None
 
 
 class _Account:
@@ -64,7 +71,7 @@ def _key(account: _Account) -> tuple[float, float, float]:
 
 
 class FairQueue:
-    """Newcomers by the accounts of their clients.
+    """Newcomers by the accounts of their clients; see ``Accounts``.
 
     An account is forgotten when nothing of its client waits and it is behind the virtual time, at
     which the client would begin anyway; and all of them are when nobody waits.
@@ -81,7 +88,6 @@ class FairQueue:
 
     @property
     def num_clients(self) -> int:
-        """Clients of whom requests wait."""
         return len(self._queue)
 
     def add(self, group: SequenceGroup) -> None:
@@ -105,7 +111,6 @@ class FairQueue:
         return None
 
     def order(self) -> list[SequenceGroup]:
-        """All, as they are let in if nobody comes, and nothing but their prompts is charged."""
         nexts = [(self._due(account), 0, account, account.served) for account in self._queue]
         order = list[SequenceGroup]()
         heapify(nexts)
@@ -151,7 +156,6 @@ class FairQueue:
         self._settle()
 
     def refund(self, group: SequenceGroup) -> None:
-        """A group that was let in ends early: what is left of its prompt is not computed."""
         self._run(group.request, -group.request.params.width)
         account = self._accounts.get(group.request.client)
         if account is None:
@@ -161,14 +165,12 @@ class FairQueue:
         self._look_again(account)
 
     def ended(self, request: Request) -> None:
-        """A request that was let in has ended by itself."""
         self._run(request, -request.params.width)
         account = self._accounts.get(request.client)
         if account is not None:
             self._look_again(account)
 
     def serve(self, tokens: Iterable[tuple[Request, float]]) -> None:
-        """Tokens were computed for requests beside their prompts."""
         if self._queue:  # else there is nobody to compare with
             for request, number in tokens:
                 self._account(request.client).served += number

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from quire.core.memory import (
     OUTSIDE,
@@ -17,7 +19,15 @@ from quire.core.memory import (
     name_of_state,
 )
 from quire.core.protocol.decision import RecoveryCosts
+from quire.core.scheduling.prefix_cache import Offload
 from quire.core.scheduling.sequence import Sequence, SequenceGroup
+
+
+def offloading_to(
+    source: BlockSource | None,
+) -> Callable[[KVAllocator, Contents, RecoveryCosts], Offload] | None:
+    """What a prefix cache makes its use of a source with."""
+    return None if source is None else partial(Offloading, source)
 
 
 class Offloading:
@@ -30,9 +40,9 @@ class Offloading:
 
     def __init__(
         self,
+        source: BlockSource,
         allocator: KVAllocator,
         contents: Contents,
-        source: BlockSource,
         costs: RecoveryCosts,
     ) -> None:
         self._block_size = allocator.block_size
@@ -46,17 +56,14 @@ class Offloading:
 
     @property
     def has_work(self) -> bool:
-        """Whether there are blocks that the source would take now."""
         return bool(self._filled) and self._source.room() > 0
 
     def widen(self, group: SequenceGroup, demand: Demand) -> Demand:
-        """The demand, for what can be fetched as well."""
         if not self._fetches or not group.may_fetch:
             return demand
         return replace(demand, fetchable=_Known(self._source))
 
     def admitted(self, branch: Sequence, num_tokens: int) -> list[BlockMove]:
-        """``num_tokens`` of a branch have been found; the moves that fetch some of them."""
         self._note_use(branch.block_hashes, num_tokens // self._block_size)
         fetches = []
         for move in self._contents.take_fetches():
@@ -85,17 +92,15 @@ class Offloading:
             self._next()
 
     def clear(self) -> None:
-        """Let nothing be found here that has been computed until now; see ``BlockSource.clear``."""
+        """See ``BlockSource.clear``."""
         self._filled.clear()
         self._prompts.clear()
         self._in_use.clear()
         self._source.clear()
 
     def store(self) -> list[BlockMove]:
-        """No step is under way: moves for what has been filled, as far as there is room for it.
-
-        What failed has lost its name, and what has been taken since is gone. The source first
-        learns what has been used, so that it knows what must make room.
+        """As far as there is room. What failed has lost its name, and what has been taken since is
+        gone. The source first learns what has been used, so that it knows what must make room.
         """
         source, filled, moves = self._source, self._filled, list[BlockMove]()
         if self._in_use:
