@@ -27,7 +27,7 @@ from quire.core.memory import (
     PagedAllocator,
     SharedPages,
     SharedPool,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
     hash_blocks,
 )
@@ -174,7 +174,7 @@ class Texts:
         return [end * SIZE for end, (here, next_) in pairs if here > next_]
 
 
-class LastEnd(SnapshotStops):
+class LastEnd(SnapshotPlaces):
     """Only at the last block's end of a prompt."""
 
     def of(self, num_tokens: int, cached: int, known: int, marks: Iterable[int] = ()) -> list[int]:
@@ -238,7 +238,7 @@ Kind = Callable[[BlockPool, Callable[[bytes], bool]], Snapshots]
 class Keeper(NamedTuple):
     """Who keeps snapshots: where they are taken, and which go first."""
 
-    stops: SnapshotStops
+    stops: SnapshotPlaces
     kind: Kind | None = None  # None: as Quire
     foresees: bool = False  # stops where texts will part
 
@@ -284,7 +284,7 @@ class Room(NamedTuple):
     state: int
     slots: int
 
-    def allocator(self, stops: SnapshotStops, *, shared: bool = False) -> LayeredAllocator:
+    def allocator(self, stops: SnapshotPlaces, *, shared: bool = False) -> LayeredAllocator:
         """shared: blocks and states have as much memory together, on pages."""
         kept, count = KeptState(stops.every, stops.decoding), RUNNING + self.slots
         if not shared:
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     room = Room(given.pool, given.state, max(1, given.pool // 10 // given.state))
-    ours, last = (kind(given.every, SIZE, given.decoding) for kind in (SnapshotStops, LastEnd))
+    ours, last = (kind(given.every, SIZE, given.decoding) for kind in (SnapshotPlaces, LastEnd))
     print(f"{room.slots} snapshots; the share of what blocks have (requests that found nothing)")
     titles = ("Quire", "oracle", "last end", "oldest first", "on pages")
     print(f"{'':20} {'tokens':>9}{''.join(f'{title:>14}' for title in titles)}")
@@ -327,7 +327,7 @@ def main() -> None:
         texts = Texts(list(make(random.Random(given.seed))))
         keepers = (
             Keeper(ours),
-            Keeper(SnapshotStops(given.every, SIZE, SIZE), partial(Oracle, texts), foresees=True),
+            Keeper(SnapshotPlaces(given.every, SIZE, SIZE), partial(Oracle, texts), foresees=True),
             Keeper(last, Oldest),
             Keeper(ours, Oldest),
         )

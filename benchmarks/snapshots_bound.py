@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from benchmarks.snapshots import RUNNING, SIZE, Ask, Room, Text, grow, mixed
-from quire.core.memory import Demand, PagedAllocator, SnapshotStops, StateAllocator, hash_blocks
+from quire.core.memory import Demand, PagedAllocator, SnapshotPlaces, StateAllocator, hash_blocks
 from quire.core.memory.pool import BlockPool
 from quire.core.memory.snapshots import Snapshots, _Snapshot
 
@@ -101,7 +101,7 @@ def _uses(future: Future, one: _Snapshot) -> list[int]:
 
 def serve(rng: random.Random, room: Room, rollouts: int, ahead: int) -> float:
     """The share of what blocks have that is found."""
-    stops = SnapshotStops(512, SIZE, 64)
+    stops = SnapshotPlaces(512, SIZE, 64)
     allocator, asks = room.allocator(stops), mixed(rng)
     blocks, states = allocator.kv_groups
     assert isinstance(blocks, PagedAllocator) and isinstance(states, StateAllocator)

@@ -36,7 +36,7 @@ from quire.core.memory import (
     PagedAllocator,
     SharedPages,
     SharedPool,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
     Window,
 )
@@ -201,7 +201,7 @@ class Run(Capability):
             self.source = FakeSource(self.life.number, settings.forgets)
         size, stops = settings.block_size, None
         if settings.states:
-            stops = SnapshotStops(settings.every * size, size, settings.every * size)
+            stops = SnapshotPlaces(settings.every * size, size, settings.every * size)
         caching = Caching(self.source, stops) if settings.caching else None
         return Scheduler(
             allocator,

@@ -16,7 +16,7 @@ from quire.core.memory import (
     PageShare,
     SharedPages,
     SharedPool,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
 )
 from quire.core.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
@@ -114,10 +114,10 @@ class EngineLimits:
             whole_prompts=not self.kv_groups,
         )
         states = self.states
-        stops = None
+        places = None
         if states is not None and states.state is not None:
-            stops = SnapshotStops(states.state.every, self.block_size, states.state.decoding)
-        caching = Caching(source, stops)
+            places = SnapshotPlaces(states.state.every, self.block_size, states.state.decoding)
+        caching = Caching(source, places)
         return Scheduler(
             self.allocator(),
             batch,

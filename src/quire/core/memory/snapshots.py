@@ -11,8 +11,8 @@ from quire.core.memory.blocks import BlockHash
 from quire.core.memory.pool import BlockPool
 
 
-class SnapshotStops(NamedTuple):
-    """Where chunks of a prompt end, so that a snapshot can be taken: figures in tokens.
+class SnapshotPlaces(NamedTuple):
+    """Where snapshots of a prompt are left, on the way through it: figures in tokens.
 
     every: tokens between two, while a long prompt is read.
     decoding: tokens between two, while it is answered.
@@ -31,20 +31,20 @@ class SnapshotStops(NamedTuple):
         """
         size = self.block_size
         last = (num_tokens - 1) // size * size  # a prompt that begins alike computes a token
-        stops = {last, known // size * size}
+        places = {last, known // size * size}
         every = max(size, self.every // size * size)
-        stops.update(range((cached // every + 1) * every, last, every))
-        stops.update(mark // size * size for mark in marks)
+        places.update(range((cached // every + 1) * every, last, every))
+        places.update(mark // size * size for mark in marks)
         if not known:  # whoever is the first to leave it there finds half of it, or more
-            stops.update(every // part // size * size for part in _EARLY)
-        return sorted(stop for stop in stops if cached < stop < num_tokens)
+            places.update(every // part // size * size for part in _EARLY)
+        return sorted(place for place in places if cached < place < num_tokens)
 
     def most_drafts(self, num_tokens: int) -> int:
         """After a step's ``num_tokens``: no more, so that a step ends where one is taken."""
         return self.decoding - 1 - num_tokens % self.decoding
 
 
-_EARLY = (2, 4)
+_EARLY = (2, 4, 8, 16, 32)
 """Parts of ``every`` after which a snapshot is left of a prompt that begins like none."""
 _GUESS = 0.01
 """The chance that a text parts there, as long as none has and there is a deeper one."""
@@ -176,18 +176,42 @@ class Snapshots:
         pool, name = self._pool, names[depth - 1]
         if pool.find(name) is not None:
             return False
+        own = self._by_slot[slot] = self._taken(names, depth, parted)
         pool.publish(slot, name)
+        self._parted.pop(name, None)
+        own.beside[own] = None
+        for one in [*own.above]:
+            one.stand_on(own)
+        return True
+
+    def _taken(self, names: Sequence[BlockHash], depth: int, parted: bool) -> _Snapshot:
+        """What ``add`` keeps; nothing has changed yet."""
+        pool, name = self._pool, names[depth - 1]
         base = depth - 1
         while base and pool.find(names[base - 1]) is None:
             base -= 1
         found = pool.find(names[base - 1]) if base else None
-        own = self._by_slot[slot] = _Snapshot(names, depth, self._family_of(names[0]))
-        own.stand_on(None if found is None else self._by_slot[found])
-        above = [one for one in own.beside if one.depth > depth and one.names[depth - 1] == name]
-        own.parted = self._parted.pop(name, 0) + (parted and self._parts(own))
-        for one in above:
-            one.stand_on(own)
-        return True
+        own = _Snapshot(names, depth, self._family_of(names[0]))
+        own.below = None if found is None else self._by_slot[found]
+        above = (one for one in own.beside if one.depth > depth and one.names[depth - 1] == name)
+        own.above = dict.fromkeys(above)
+        own.parted = self._parted.get(name, 0) + (parted and self._parts(own))
+        return own
+
+    def has_room(self, names: Sequence[BlockHash], depth: int, *, parted: bool) -> bool:
+        """Whether there is a slot for one more, that is not there already.
+
+        Not where all others that may go are worth more.
+        """
+        if self._pool.find(names[depth - 1]) is not None or not self._pool.num_free:
+            return False
+        evictable = self._pool.in_the_way()
+        if evictable is None:
+            return True
+        least = self.least(evictable)
+        if least is None:
+            return False
+        return self._worth(least) <= self._worth_of(self._taken(names, depth, parted))
 
     def _parts(self, own: _Snapshot) -> bool:
         """Whether another text goes on otherwise after it. Where none is known, the text may as
@@ -251,7 +275,10 @@ class Snapshots:
 
     def _worth(self, slot: int) -> float:
         one = self._by_slot.get(slot)
-        if one is None or not self._alive(one.names[one.depth - 1]):
+        return -1.0 if one is None else self._worth_of(one)
+
+    def _worth_of(self, one: _Snapshot) -> float:
+        if not self._alive(one.names[one.depth - 1]):
             return -1.0
         family, below = one.family, one.below
         while below is not None and self._is_guess(below):

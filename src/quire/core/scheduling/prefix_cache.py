@@ -13,7 +13,7 @@ from quire.core.memory import (
     ContentWatcher,
     Demand,
     KVAllocator,
-    SnapshotStops,
+    SnapshotPlaces,
 )
 from quire.core.protocol.decision import RecoveryCosts
 from quire.core.protocol.request import Request
@@ -26,11 +26,11 @@ class Caching:
     """What a prefix cache has beside the pool.
 
     source: blocks that the pool does not have are fetched from it, and full ones stored in it.
-    stops: where chunks of prompts end, for snapshots of states; None: layers keep no states.
+    places: where prompts leave snapshots of states; None: layers keep no states.
     """
 
     source: BlockSource | None = None
-    stops: SnapshotStops | None = None
+    places: SnapshotPlaces | None = None
 
 
 class CacheListener(ContentWatcher, Protocol):
@@ -47,7 +47,7 @@ class PrefixCache:
         self, allocator: KVAllocator, contents: Contents, caching: Caching, costs: RecoveryCosts
     ) -> None:
         size, source = allocator.block_size, caching.source
-        self.stops = caching.stops
+        self.places = caching.places
         self.settled = True  # neither ``settle`` nor ``store`` has anything to do
         self._contents = contents
         self._block_size = size
@@ -96,6 +96,28 @@ class PrefixCache:
             self._listener.describe(group.request, branch, end)
         if self._offloading is not None:
             self._offloading.fill(branch, start // size, end // size)
+
+    def leave(
+        self, group: SequenceGroup, branch: Sequence, start: int, end: int
+    ) -> list[tuple[int, int]]:
+        """Where the branch is to leave states among these tokens: after how many, in which slots.
+
+        The deepest come first: what shallower ones are worth depends on them.
+        """
+        left = []
+        for place in reversed(branch.places_between(start, end)):
+            count = place // self._block_size
+            slot = self._contents.leave(branch.seq_id, branch.block_hashes, count)
+            if slot is not None:
+                left.append((place, slot))
+                if self._listener is not None:
+                    self._listener.describe(group.request, branch, place)
+        return left
+
+    def holds(self, branch: Sequence, place: int, slot: int) -> bool:
+        """Whether that slot is still for what the branch leaves there."""
+        found = self._contents.locate_state(branch.block_hashes[place // self._block_size - 1])
+        return found is not None and found[1] == slot
 
     def widen(self, group: SequenceGroup, demand: Demand) -> Demand:
         """The demand, for what can be fetched as well."""

@@ -10,7 +10,7 @@ from quire.core.memory import (
     LayeredAllocator,
     MoveKind,
     PagedAllocator,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
     When,
     hash_blocks,
@@ -19,7 +19,7 @@ from quire.core.memory.pool import BlockPool
 from quire.core.memory.snapshots import Snapshots
 
 SIZE = 4
-STOPS = SnapshotStops(every=40, block_size=SIZE, decoding=64)
+STOPS = SnapshotPlaces(every=40, block_size=SIZE, decoding=64)
 
 
 class Talks:
@@ -88,7 +88,7 @@ def test_chunks_end_at_the_last_block_where_texts_part_and_every_so_often() -> N
 
 def test_of_a_prompt_that_begins_like_none_they_end_early_too() -> None:
     assert STOPS.of(100, 0, 0) == [8, 20, 40, 80, 96] and STOPS.of(15, 0, 0) == [8, 12]
-    tiny = SnapshotStops(every=8, block_size=SIZE, decoding=8)
+    tiny = SnapshotPlaces(every=8, block_size=SIZE, decoding=8)
     assert tiny.of(15, 0, 0) == [4, 8, 12], "none is shorter than a block"
 
 
@@ -237,7 +237,7 @@ def test_a_state_cannot_be_cut_back() -> None:
 
 
 def test_drafts_end_where_a_snapshot_is_taken() -> None:
-    stops = SnapshotStops(every=40, block_size=4, decoding=8)
+    stops = SnapshotPlaces(every=40, block_size=4, decoding=8)
     assert [stops.most_drafts(known) for known in (7, 8, 12, 14, 15, 16)] == [0, 7, 3, 1, 0, 7]
 
 

@@ -16,7 +16,7 @@ from quire.core.memory import (
     LayeredAllocator,
     MoveKind,
     PagedAllocator,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
     When,
     Window,
@@ -75,7 +75,7 @@ class StatesMachine(RuleBasedStateMachine):
         self.states = StateAllocator(slots, size, host, kept, alive)
         self.allocator = LayeredAllocator(size, groups, self.states)
         self.size, self.number, self.roomy = size, len(groups), blocks == 1000
-        self.stops = SnapshotStops(kept.every, size, kept.decoding)
+        self.stops = SnapshotPlaces(kept.every, size, kept.decoding)
         self.device: dict[int, Slot] = {}
         self.host: dict[int, Slot] = {}
         self.most_drafts = drafts

@@ -8,7 +8,7 @@ from quire.core.memory import (
     KeptState,
     LayeredAllocator,
     PagedAllocator,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
 )
 from quire.core.protocol import Outcome, Request, Sample, Step, StepResult
@@ -21,7 +21,7 @@ SIZE = 4
 def make_scheduler() -> Scheduler:
     states = StateAllocator(8, SIZE, 0, KeptState(every=16, decoding=8))
     allocator = LayeredAllocator(SIZE, [PagedAllocator(100, SIZE)], states)
-    caching = Caching(stops=SnapshotStops(16, SIZE, 8))
+    caching = Caching(places=SnapshotPlaces(16, SIZE, 8))
     return Scheduler(allocator, BatchLimits(4, 64), caching=caching)
 
 
@@ -54,7 +54,7 @@ def test_chunks_end_where_a_request_has_marks() -> None:
     params = SamplingParams(max_tokens=2)
     scheduler.add(Request("r", list(range(30)), params, 2, seed=0, keep=[(26, 300.0)]))
     scheduler.schedule(0.0)
-    assert list(scheduler.running[0].branches[0].stops) == [4, 8, 16, 24, 28]
+    assert list(scheduler.running[0].branches[0].places) == [4, 8, 16, 24, 28]
 
 
 def test_what_had_blocks_and_no_state_is_told_and_counted() -> None:
