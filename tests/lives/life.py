@@ -199,10 +199,10 @@ class Run(Capability):
         self.source = None
         if settings.forgets is not None:
             self.source = FakeSource(self.life.number, settings.forgets)
-        size, stops = settings.block_size, None
+        size, places = settings.block_size, None
         if settings.states:
-            stops = SnapshotPlaces(settings.every * size, size, settings.every * size)
-        caching = Caching(self.source, stops) if settings.caching else None
+            places = SnapshotPlaces(settings.every * size, size, settings.every * size)
+        caching = Caching(self.source, places) if settings.caching else None
         return Scheduler(
             allocator,
             BatchLimits(settings.seqs, settings.step_tokens, settings.slots),

@@ -22,7 +22,9 @@ class Run:
     slot: int
     begins: bool  # at position 0
     confirmed: int  # drafts whose inputs the slot keeps
-    left: tuple[tuple[int, int], ...] = ()  # (row, slot): up to it, what the state is goes there too
+    left: tuple[
+        tuple[int, int], ...
+    ] = ()  # (row, slot): up to it, what the state is goes there too
 
 
 def plan_runs(batch: AttentionBatch, contexts: list[int]) -> list[Run]:
