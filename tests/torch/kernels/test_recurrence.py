@@ -182,22 +182,25 @@ def test_what_is_left_on_the_way_is_what_a_chunk_leaves_that_ends_there(
     spec = SPECS[name]
     kernels = ReferenceKernels() if isa is None else make_kernels(isa)
     text, beside = texts_of(spec, dtype, 300, 30).values()
+
+    def assert_same(one: Tensor, other: Tensor) -> None:
+        """Of the reference nearly: its products of matrices depend on how many rows there are."""
+        near = TOLERANCE[dtype] if isa is None else 0.0
+        assert ((one - other).abs() <= near * (1 + other.abs())).all()
+
     for cuts in ((), (7, 40)):
         left = {1: 0, 39: 1, 226: 2, 256: 3} if not cuts else {2: 0, 9: 1, 256: 2, 299: 3}
         state, plain = poisoned(spec), poisoned(spec)
         found = run_leaving(kernels, spec, text, left, beside, state, cuts)
-        assert torch.equal(found, run_leaving(kernels, spec, text, {}, beside, plain, cuts))
+        assert_same(found, run_leaving(kernels, spec, text, {}, beside, plain, cuts))
         for part, other in zip(state[:2], plain[:2], strict=True):
-            assert torch.equal(part[4:6], other[4:6])
+            assert_same(part[4:6], other[4:6])
         for place, slot in left.items():
             ended = poisoned(spec)
             ends = [cut for cut in cuts if cut < place]
             run_leaving(kernels, spec, text[:place], {}, beside, ended, ends)
             for part, other in zip(state[:2], ended[:2], strict=True):
-                if isa is None:  # whose products of matrices depend on how many rows there are
-                    assert torch.allclose(part[slot], other[5], rtol=1e-4, atol=1e-5)
-                else:
-                    assert torch.equal(part[slot], other[5])
+                assert_same(part[slot], other[5])
 
 
 def test_x_may_be_a_part_of_wider_rows() -> None:
