@@ -200,6 +200,9 @@ class Oldest(Snapshots):
     def _worth(self, slot: int) -> float:
         return self._latest.get(slot, 0)
 
+    def _worth_of(self, one: _Snapshot) -> float:
+        return self._texts
+
 
 class Oracle(Snapshots):
     """What saves most tokens soonest stays, of texts that find nothing deeper."""
@@ -209,9 +212,9 @@ class Oracle(Snapshots):
         self._all = texts
 
     def _worth(self, slot: int) -> float:
-        if self._pool.content(slot) is None:
-            return -1.0
-        one = self._by_slot[slot]
+        return -1.0 if self._pool.content(slot) is None else super()._worth(slot)
+
+    def _worth_of(self, one: _Snapshot) -> float:
         deeper = {number for other in one.above for number in self._later(other)}
         comes = next((number for number in self._later(one) if number not in deeper), None)
         if comes is None:
@@ -238,9 +241,9 @@ Kind = Callable[[BlockPool, Callable[[bytes], bool]], Snapshots]
 class Keeper(NamedTuple):
     """Who keeps snapshots: where they are taken, and which go first."""
 
-    stops: SnapshotPlaces
+    places: SnapshotPlaces
     kind: Kind | None = None  # None: as Quire
-    foresees: bool = False  # stops where texts will part
+    foresees: bool = False  # leaves some where texts will part
 
     def serve(self, texts: Texts, allocator: LayeredAllocator) -> Tally:
         """Requests one after the other; ``RUNNING`` of them hold their blocks at a time."""
@@ -261,10 +264,12 @@ class Keeper(NamedTuple):
             assert cached is not None, "a larger --pool"
             found, there = found + cached, there + cached + fit.stateless
             none += fit.stateless > 0 and not cached
-            ends = self.stops.of(size, cached, cached + fit.stateless)
+            places = self.places.of(size, cached, cached + fit.stateless)
             if self.foresees:
-                ends = [end for end in texts.partings(seq_id) if cached < end < size]
-            self._run(allocator, seq_id, names, [cached, *ends, size])
+                places = [end for end in texts.partings(seq_id) if cached < end < size]
+            grow(allocator, seq_id, names, cached, size)
+            for place in reversed(places):
+                allocator.leave(seq_id, names, place // SIZE)
             whole = size + len(ask.answer)
             steps = range(size // SIZE * SIZE + SIZE, whole, SIZE)
             self._run(allocator, seq_id, names, [size, *steps, whole])
@@ -284,9 +289,9 @@ class Room(NamedTuple):
     state: int
     slots: int
 
-    def allocator(self, stops: SnapshotPlaces, *, shared: bool = False) -> LayeredAllocator:
+    def allocator(self, places: SnapshotPlaces, *, shared: bool = False) -> LayeredAllocator:
         """shared: blocks and states have as much memory together, on pages."""
-        kept, count = KeptState(stops.every, stops.decoding), RUNNING + self.slots
+        kept, count = KeptState(places.every, places.decoding), RUNNING + self.slots
         if not shared:
             own = PagedAllocator(self.pool // SIZE, SIZE)
             alive = lambda name: own.locate(name) is not None  # noqa: E731
@@ -331,7 +336,7 @@ def main() -> None:
             Keeper(last, Oldest),
             Keeper(ours, Oldest),
         )
-        tallies = [one.serve(texts, room.allocator(one.stops)) for one in keepers]
+        tallies = [one.serve(texts, room.allocator(one.places)) for one in keepers]
         shared = keepers[0].serve(texts, room.allocator(ours, shared=True))
         tallies.append(shared._replace(there=tallies[0].there))
         shares = "".join(f"{tally!s:>14}" for tally in tallies)
