@@ -36,8 +36,17 @@ class SnapshotPlaces(NamedTuple):
         places.update(range((cached // every + 1) * every, last, every))
         places.update(mark // size * size for mark in marks)
         if not known:  # whoever is the first to leave it there finds half of it, or more
-            places.update(every // part // size * size for part in _EARLY)
+            places |= self._early
         return sorted(place for place in places if cached < place < num_tokens)
+
+    def in_turn(self, places: Iterable[int]) -> list[int]:
+        """The order in which they are left: what early ones are worth depends on deeper ones."""
+        early = self._early
+        return sorted(places, key=lambda place: place in early)
+
+    @property
+    def _early(self) -> set[int]:
+        return {self.every // part // self.block_size * self.block_size for part in _EARLY}
 
     def most_drafts(self, num_tokens: int) -> int:
         """After a step's ``num_tokens``: no more, so that a step ends where one is taken."""
@@ -198,20 +207,22 @@ class Snapshots:
         own.parted = self._parted.get(name, 0) + (parted and self._parts(own))
         return own
 
-    def has_room(self, names: Sequence[BlockHash], depth: int, *, parted: bool) -> bool:
+    def admits(self, names: Sequence[BlockHash], depth: int, *, parted: bool) -> bool:
         """Whether there is a slot for one more, that is not there already.
 
-        Not where all others that may go are worth more.
+        Not where all others that may go are worth more. How many have parted there is known then,
+        too.
         """
         if self._pool.find(names[depth - 1]) is not None or not self._pool.num_free:
             return False
         evictable = self._pool.in_the_way()
         if evictable is None:
             return True
-        least = self.least(evictable)
-        if least is None:
-            return False
-        return self._worth(least) <= self._worth_of(self._taken(names, depth, parted))
+        least, own = self.least(evictable), self._taken(names, depth, parted)
+        if least is not None and self._worth(least) <= self._worth_of(own):
+            return True
+        self._remember(own)
+        return False
 
     def _parts(self, own: _Snapshot) -> bool:
         """Whether another text goes on otherwise after it. Where none is known, the text may as
@@ -247,10 +258,13 @@ class Snapshots:
             for other in [*one.above]:
                 other.stand_on(one.below)
             one.leave()
-            if one.parted:
-                self._parted[one.names[one.depth - 1]] = one.parted
-                if len(self._parted) > _REMEMBERED * self._pool.num_blocks:
-                    self._parted.popitem(last=False)
+            self._remember(one)
+
+    def _remember(self, gone: _Snapshot) -> None:
+        if gone.parted:
+            self._parted[gone.names[gone.depth - 1]] = gone.parted
+            if len(self._parted) > _REMEMBERED * self._pool.num_blocks:
+                self._parted.popitem(last=False)
 
     def clear(self) -> None:
         """All of them are gone."""

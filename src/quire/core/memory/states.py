@@ -253,7 +253,7 @@ class StateAllocator:
     def leave(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> int | None:
         table, device = self.tables[seq_id], self.device
         parted = count * self.block_size == table.known
-        if not self._snapshots.has_room(block_hashes, count, parted=parted):
+        if not self._snapshots.admits(block_hashes, count, parted=parted):
             return None
         slot = device.take()
         self._snapshots.add(slot, block_hashes, count, parted=parted)

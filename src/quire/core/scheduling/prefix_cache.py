@@ -100,12 +100,10 @@ class PrefixCache:
     def leave(
         self, group: SequenceGroup, branch: Sequence, start: int, end: int
     ) -> list[tuple[int, int]]:
-        """Where the branch is to leave states among these tokens: after how many, in which slots.
-
-        The deepest come first: what shallower ones are worth depends on them.
-        """
+        """Where the branch is to leave states among these tokens: after how many, in which slots."""
+        assert self.places is not None, "the branch has some"
         left = []
-        for place in reversed(branch.places_between(start, end)):
+        for place in self.places.in_turn(branch.places_between(start, end)):
             count = place // self._block_size
             slot = self._contents.leave(branch.seq_id, branch.block_hashes, count)
             if slot is not None:

@@ -47,7 +47,8 @@ class Talks:
         assert cached == fit.cached
         self.next_id = seq_id + 1
         self.grow(seq_id, names, cached, len(prompt))
-        for place in reversed(PLACES.of(len(prompt), cached, cached + fit.stateless)):
+        places = PLACES.of(len(prompt), cached, cached + fit.stateless)
+        for place in PLACES.in_turn(places):
             self.allocator.leave(seq_id, names, place // SIZE)
         for end in range(len(prompt) + 1, len(prompt) + answer + 1):
             self.grow(seq_id, names, end - 1, end)

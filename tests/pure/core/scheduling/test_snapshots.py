@@ -63,7 +63,7 @@ def test_a_place_at_the_end_of_a_chunk_is_left_where_the_sequence_is() -> None:
     scheduler = make_scheduler(16)
     ask(scheduler, "first", list(range(41)))
     step = scheduler.schedule(0.0)
-    assert [place for place, _ in step.chunks[0].left] == [8, 4]
+    assert [place for place, _ in step.chunks[0].left] == [4, 8]
     finish(scheduler, step)
     step = scheduler.schedule(1.0)
     assert [move.kind for move in step.moves] == [MoveKind.COPY]
