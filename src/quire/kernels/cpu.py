@@ -43,6 +43,7 @@ from quire.kernels.ops import (
     Norm,
     Rotation,
     SelfAttention,
+    StateSlots,
     Texts,
 )
 from quire.kernels.plain import mixed

@@ -24,9 +24,13 @@ class Contents(Protocol):
         """
         ...
 
-    def leave(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> int | None:
+    def leave(
+        self, seq_id: int, block_hashes: Sequence[BlockHash], count: int, *, idle: bool = False
+    ) -> int | None:
         """The slot in which the step under way is to leave the state that it comes by after the
-        first ``count`` blocks. None: it is there, or there is no room for it; then nothing changes.
+        first ``count`` blocks. None: it is there, or there is no room for it.
+
+        idle: it may displace no other.
 
         To be called once the step takes no more blocks. What it leaves may be displaced by what is
         left after it in the same step: then ``locate_state`` no longer finds it.

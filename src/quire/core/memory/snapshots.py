@@ -36,25 +36,22 @@ class SnapshotPlaces(NamedTuple):
         places.update(range((cached // every + 1) * every, last, every))
         places.update(mark // size * size for mark in marks)
         if not known:  # whoever is the first to leave it there finds half of it, or more
-            places |= self._early
+            places |= {every // part // size * size for part in (*_EARLY, *_IDLE)}
         return sorted(place for place in places if cached < place < num_tokens)
 
-    def in_turn(self, places: Iterable[int]) -> list[int]:
-        """The order in which they are left: what early ones are worth depends on deeper ones."""
-        early = self._early
-        return sorted(places, key=lambda place: place in early)
-
-    @property
-    def _early(self) -> set[int]:
-        return {self.every // part // self.block_size * self.block_size for part in _EARLY}
+    def is_idle(self, place: int) -> bool:
+        """Whether none that is left there may displace another."""
+        size, parts = self.block_size, _IDLE
+        return any(place == self.every // part // size * size for part in parts)
 
     def most_drafts(self, num_tokens: int) -> int:
         """After a step's ``num_tokens``: no more, so that a step ends where one is taken."""
         return self.decoding - 1 - num_tokens % self.decoding
 
 
-_EARLY = (2, 4, 8, 16, 32)
-"""Parts of ``every`` after which a snapshot is left of a prompt that begins like none."""
+_EARLY, _IDLE = (2, 4), (8, 16, 32)
+"""Parts of ``every`` after which a snapshot is left of a prompt that begins like none. The latter
+save so little that they have only what is idle."""
 _GUESS = 0.01
 """The chance that a text parts there, as long as none has and there is a deeper one."""
 _FIRST = 0.2
@@ -207,17 +204,23 @@ class Snapshots:
         own.parted = self._parted.get(name, 0) + (parted and self._parts(own))
         return own
 
-    def admits(self, names: Sequence[BlockHash], depth: int, *, parted: bool) -> bool:
+    def admits(
+        self, names: Sequence[BlockHash], depth: int, *, parted: bool, idle: bool = False
+    ) -> bool:
         """Whether there is a slot for one more, that is not there already.
 
         Not where all others that may go are worth more. How many have parted there is known then,
         too.
+
+        idle: nor where one would have to go.
         """
         if self._pool.find(names[depth - 1]) is not None or not self._pool.num_free:
             return False
         evictable = self._pool.in_the_way()
         if evictable is None:
             return True
+        if idle:
+            return False
         least, own = self.least(evictable), self._taken(names, depth, parted)
         if least is not None and self._worth(least) <= self._worth_of(own):
             return True

@@ -250,10 +250,12 @@ class StateAllocator:
             if decoding:
                 table.latest = table.slot, block_hashes[count - 1]
 
-    def leave(self, seq_id: int, block_hashes: Sequence[BlockHash], count: int) -> int | None:
+    def leave(
+        self, seq_id: int, block_hashes: Sequence[BlockHash], count: int, *, idle: bool = False
+    ) -> int | None:
         table, device = self.tables[seq_id], self.device
         parted = count * self.block_size == table.known
-        if not self._snapshots.admits(block_hashes, count, parted=parted):
+        if not self._snapshots.admits(block_hashes, count, parted=parted, idle=idle and not parted):
             return None
         slot = device.take()
         self._snapshots.add(slot, block_hashes, count, parted=parted)

@@ -139,8 +139,8 @@ class Chunker:
                 if left:
                     leaving.append((index, found[1], left))
         for index, branch, left in leaving:
-            left = [one for one in left if cache.holds(branch, *one)]
-            step.chunks[index] = step.chunks[index]._replace(left=left)
+            still = [one for one in left if cache.holds(branch, *one)]
+            step.chunks[index] = step.chunks[index]._replace(left=still)
 
     def publish_known(self) -> None:
         """A step has been taken in: publish what is full of tokens that are known by it."""

@@ -103,9 +103,9 @@ class PrefixCache:
         """Where the branch is to leave states among these tokens: after how many, in which slots."""
         assert self.places is not None, "the branch has some"
         left = []
-        for place in self.places.in_turn(branch.places_between(start, end)):
-            count = place // self._block_size
-            slot = self._contents.leave(branch.seq_id, branch.block_hashes, count)
+        for place in branch.places_between(start, end):
+            count, idle = place // self._block_size, self.places.is_idle(place)
+            slot = self._contents.leave(branch.seq_id, branch.block_hashes, count, idle=idle)
             if slot is not None:
                 left.append((place, slot))
                 if self._listener is not None:

@@ -47,9 +47,8 @@ class Talks:
         assert cached == fit.cached
         self.next_id = seq_id + 1
         self.grow(seq_id, names, cached, len(prompt))
-        places = PLACES.of(len(prompt), cached, cached + fit.stateless)
-        for place in PLACES.in_turn(places):
-            self.allocator.leave(seq_id, names, place // SIZE)
+        for place in PLACES.of(len(prompt), cached, cached + fit.stateless):
+            self.allocator.leave(seq_id, names, place // SIZE, idle=PLACES.is_idle(place))
         for end in range(len(prompt) + 1, len(prompt) + answer + 1):
             self.grow(seq_id, names, end - 1, end)
         return seq_id, cached, fit.stateless
