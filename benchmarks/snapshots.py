@@ -268,8 +268,7 @@ class Keeper(NamedTuple):
             if self.foresees:
                 places = [end for end in texts.partings(seq_id) if cached < end < size]
             grow(allocator, seq_id, names, cached, size)
-            for place in places:
-                idle = self.places.is_idle(place)
+            for place, idle in self.places.in_turn(places):
                 allocator.leave(seq_id, names, place // SIZE, idle=idle)
             whole = size + len(ask.answer)
             steps = range(size // SIZE * SIZE + SIZE, whole, SIZE)

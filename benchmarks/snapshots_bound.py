@@ -126,8 +126,8 @@ def serve(rng: random.Random, room: Room, rollouts: int, ahead: int) -> float:
         assert cached is not None
         found, there = found + cached, there + cached + stateless
         grow(allocator, seq_id, names, cached, size)
-        for place in where.of(size, cached, cached + stateless):
-            allocator.leave(seq_id, names, place // SIZE, idle=where.is_idle(place))
+        for place, idle in where.in_turn(where.of(size, cached, cached + stateless)):
+            allocator.leave(seq_id, names, place // SIZE, idle=idle)
         ends = [size, *range(size // SIZE * SIZE + SIZE, len(text), SIZE), len(text)]
         for here, end in itertools.pairwise(ends):
             grow(allocator, seq_id, names, here, end)

@@ -39,10 +39,16 @@ class SnapshotPlaces(NamedTuple):
             places |= {every // part // size * size for part in (*_EARLY, *_IDLE)}
         return sorted(place for place in places if cached < place < num_tokens)
 
-    def is_idle(self, place: int) -> bool:
-        """Whether none that is left there may displace another."""
-        size, parts = self.block_size, _IDLE
-        return any(place == self.every // part // size * size for part in parts)
+    def in_turn(self, places: Iterable[int]) -> list[tuple[int, bool]]:
+        """In the order in which they are left: what early ones are worth depends on deeper ones.
+        And whether a place has only what is idle.
+        """
+        early, idle = (
+            {self.every // part // self.block_size * self.block_size for part in parts}
+            for parts in (_EARLY, _IDLE)
+        )
+        both = early | idle
+        return [(one, one in idle) for one in sorted(places, key=lambda place: place in both)]
 
     def most_drafts(self, num_tokens: int) -> int:
         """After a step's ``num_tokens``: no more, so that a step ends where one is taken."""

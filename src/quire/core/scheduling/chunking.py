@@ -138,8 +138,8 @@ class Chunker:
                 left = cache.leave(*found, chunk.start, chunk.start + len(chunk.token_ids))
                 if left:
                     leaving.append((index, found[1], left))
-        for index, branch, left in leaving:
-            still = [one for one in left if cache.holds(branch, *one)]
+        for index, branch, wanted in leaving:
+            still = [one for one in wanted if cache.holds(branch, *one)]
             step.chunks[index] = step.chunks[index]._replace(left=still)
 
     def publish_known(self) -> None:

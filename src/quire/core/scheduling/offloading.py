@@ -84,6 +84,10 @@ class Offloading:
         while len(self._filled) > self._most:  # what has long been filled is long gone
             self._next()
 
+    def store_no_state(self, name: BlockHash) -> None:
+        """It would save too few tokens for its bytes; the block of that name is stored."""
+        self._prompts.discard(name)
+
     def clear(self) -> None:
         """Let nothing be found here that has been computed until now; see ``BlockSource.clear``."""
         self._filled.clear()

@@ -100,11 +100,13 @@ class PrefixCache:
     def leave(
         self, group: SequenceGroup, branch: Sequence, start: int, end: int
     ) -> list[tuple[int, int]]:
-        """Where the branch is to leave states among these tokens: after how many, in which slots."""
+        """Where the branch leaves states within these tokens: after how many, in which slots."""
         assert self.places is not None, "the branch has some"
         left = []
-        for place in branch.places_between(start, end):
-            count, idle = place // self._block_size, self.places.is_idle(place)
+        for place, idle in self.places.in_turn(branch.places_between(start, end)):
+            count = place // self._block_size
+            if idle and self._offloading is not None:
+                self._offloading.store_no_state(branch.block_hashes[count - 1])
             slot = self._contents.leave(branch.seq_id, branch.block_hashes, count, idle=idle)
             if slot is not None:
                 left.append((place, slot))

@@ -47,8 +47,9 @@ class Talks:
         assert cached == fit.cached
         self.next_id = seq_id + 1
         self.grow(seq_id, names, cached, len(prompt))
-        for place in PLACES.of(len(prompt), cached, cached + fit.stateless):
-            self.allocator.leave(seq_id, names, place // SIZE, idle=PLACES.is_idle(place))
+        places = PLACES.of(len(prompt), cached, cached + fit.stateless)
+        for place, idle in PLACES.in_turn(places):
+            self.allocator.leave(seq_id, names, place // SIZE, idle=idle)
         for end in range(len(prompt) + 1, len(prompt) + answer + 1):
             self.grow(seq_id, names, end - 1, end)
         return seq_id, cached, fit.stateless
@@ -110,6 +111,16 @@ def test_early_states_go_before_those_that_texts_go_on_from() -> None:
     for n in range(1, 5):
         talks.ask(text(n, 39))
     assert talks.depths() == [36] * 4
+
+
+def test_the_earliest_displace_no_other() -> None:
+    assert PLACES.in_turn([4, 8, 28, 40]) == [(28, False), (40, False), (4, True), (8, False)]
+    talks = Talks(slots=4)  # one is live
+    talks.ask(text(1, 39))
+    assert talks.depths() == [8, 20, 36]
+    talks = Talks(slots=5)
+    talks.ask(text(1, 39))
+    assert talks.depths() == [4, 8, 20, 36]
 
 
 def test_a_prompt_goes_on_from_the_deepest_state_before_its_last_token() -> None:

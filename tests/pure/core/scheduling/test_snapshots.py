@@ -89,6 +89,15 @@ def test_what_is_left_takes_no_slot_from_who_needs_it() -> None:
     assert len(step.chunks) == 4 and not any(chunk.left for chunk in step.chunks)
 
 
+def test_one_slot_is_left_to_one_of_a_step() -> None:
+    """Each next text displaces what the one before was to leave in the only slot there is."""
+    scheduler = make_scheduler(64, slots=3)
+    for number in range(2):
+        ask(scheduler, str(number), list(range(100 * number, 100 * number + 30)))
+    step = scheduler.schedule(0.0)
+    assert sum(len(chunk.left) for chunk in step.chunks) == 1
+
+
 def test_a_step_that_fails_has_left_nothing() -> None:
     scheduler = make_scheduler()
     ask(scheduler, "first", list(range(41)))
