@@ -157,13 +157,6 @@ MUTANTS = (
         "tests/pure/blocks/store/test_states.py::test_a_block_that_is_used_keeps_its_state",
     ),
     Mutant(
-        "what a chunk leaves on its way can be found in the same step",
-        f"{_MEMORY}/states.py",
-        "        self._unsettled.add(slot)\n        device.release(slot)",
-        "        device.release(slot)",
-        _STATES,
-    ),
-    Mutant(
         "what is displaced in the step that leaves it is left all the same",
         f"{_SCHEDULING}/chunking.py",
         "still = [one for one in wanted if cache.holds(branch, *one)]",

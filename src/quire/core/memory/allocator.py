@@ -32,8 +32,9 @@ class Contents(Protocol):
 
         idle: it may displace no other.
 
-        To be called once the step takes no more blocks. What it leaves may be displaced by what is
-        left after it in the same step: then ``locate_state`` no longer finds it.
+        To be called once the step takes no more blocks and finds none. What it leaves may be
+        displaced by what is left after it in the same step: then ``locate_state`` no longer finds
+        it.
         """
         ...
 

@@ -259,7 +259,6 @@ class StateAllocator:
             return None
         slot = device.take()
         self._snapshots.add(slot, block_hashes, count, parted=parted)
-        self._unsettled.add(slot)
         device.release(slot)
         return slot
 
