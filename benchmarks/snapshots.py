@@ -27,7 +27,7 @@ from quire.core.memory import (
     PagedAllocator,
     SharedPages,
     SharedPool,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
     hash_blocks,
 )
@@ -174,7 +174,7 @@ class Texts:
         return [end * SIZE for end, (here, next_) in pairs if here > next_]
 
 
-class LastEnd(SnapshotStops):
+class LastEnd(SnapshotPlaces):
     """Only at the last block's end of a prompt."""
 
     def of(self, num_tokens: int, cached: int, known: int, marks: Iterable[int] = ()) -> list[int]:
@@ -200,6 +200,9 @@ class Oldest(Snapshots):
     def _worth(self, slot: int) -> float:
         return self._latest.get(slot, 0)
 
+    def _worth_of(self, one: _Snapshot) -> float:
+        return self._texts
+
 
 class Oracle(Snapshots):
     """What saves most tokens soonest stays, of texts that find nothing deeper."""
@@ -209,9 +212,9 @@ class Oracle(Snapshots):
         self._all = texts
 
     def _worth(self, slot: int) -> float:
-        if self._pool.content(slot) is None:
-            return -1.0
-        one = self._by_slot[slot]
+        return -1.0 if self._pool.content(slot) is None else super()._worth(slot)
+
+    def _worth_of(self, one: _Snapshot) -> float:
         deeper = {number for other in one.above for number in self._later(other)}
         comes = next((number for number in self._later(one) if number not in deeper), None)
         if comes is None:
@@ -238,9 +241,9 @@ Kind = Callable[[BlockPool, Callable[[bytes], bool]], Snapshots]
 class Keeper(NamedTuple):
     """Who keeps snapshots: where they are taken, and which go first."""
 
-    stops: SnapshotStops
+    places: SnapshotPlaces
     kind: Kind | None = None  # None: as Quire
-    foresees: bool = False  # stops where texts will part
+    foresees: bool = False  # leaves some where texts will part
 
     def serve(self, texts: Texts, allocator: LayeredAllocator) -> Tally:
         """Requests one after the other; ``RUNNING`` of them hold their blocks at a time."""
@@ -261,10 +264,12 @@ class Keeper(NamedTuple):
             assert cached is not None, "a larger --pool"
             found, there = found + cached, there + cached + fit.stateless
             none += fit.stateless > 0 and not cached
-            ends = self.stops.of(size, cached, cached + fit.stateless)
+            places = self.places.of(size, cached, cached + fit.stateless)
             if self.foresees:
-                ends = [end for end in texts.partings(seq_id) if cached < end < size]
-            self._run(allocator, seq_id, names, [cached, *ends, size])
+                places = [end for end in texts.partings(seq_id) if cached < end < size]
+            grow(allocator, seq_id, names, cached, size)
+            for place, idle in self.places.in_turn(places):
+                allocator.leave(seq_id, names, place // SIZE, idle=idle)
             whole = size + len(ask.answer)
             steps = range(size // SIZE * SIZE + SIZE, whole, SIZE)
             self._run(allocator, seq_id, names, [size, *steps, whole])
@@ -284,9 +289,9 @@ class Room(NamedTuple):
     state: int
     slots: int
 
-    def allocator(self, stops: SnapshotStops, *, shared: bool = False) -> LayeredAllocator:
+    def allocator(self, places: SnapshotPlaces, *, shared: bool = False) -> LayeredAllocator:
         """shared: blocks and states have as much memory together, on pages."""
-        kept, count = KeptState(stops.every, stops.decoding), RUNNING + self.slots
+        kept, count = KeptState(places.every, places.decoding), RUNNING + self.slots
         if not shared:
             own = PagedAllocator(self.pool // SIZE, SIZE)
             alive = lambda name: own.locate(name) is not None  # noqa: E731
@@ -319,7 +324,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     room = Room(given.pool, given.state, max(1, given.pool // 10 // given.state))
-    ours, last = (kind(given.every, SIZE, given.decoding) for kind in (SnapshotStops, LastEnd))
+    ours, last = (kind(given.every, SIZE, given.decoding) for kind in (SnapshotPlaces, LastEnd))
     print(f"{room.slots} snapshots; the share of what blocks have (requests that found nothing)")
     titles = ("Quire", "oracle", "last end", "oldest first", "on pages")
     print(f"{'':20} {'tokens':>9}{''.join(f'{title:>14}' for title in titles)}")
@@ -327,11 +332,11 @@ def main() -> None:
         texts = Texts(list(make(random.Random(given.seed))))
         keepers = (
             Keeper(ours),
-            Keeper(SnapshotStops(given.every, SIZE, SIZE), partial(Oracle, texts), foresees=True),
+            Keeper(SnapshotPlaces(given.every, SIZE, SIZE), partial(Oracle, texts), foresees=True),
             Keeper(last, Oldest),
             Keeper(ours, Oldest),
         )
-        tallies = [one.serve(texts, room.allocator(one.stops)) for one in keepers]
+        tallies = [one.serve(texts, room.allocator(one.places)) for one in keepers]
         shared = keepers[0].serve(texts, room.allocator(ours, shared=True))
         tallies.append(shared._replace(there=tallies[0].there))
         shares = "".join(f"{tally!s:>14}" for tally in tallies)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from benchmarks.snapshots import RUNNING, SIZE, Ask, Room, Text, grow, mixed
-from quire.core.memory import Demand, PagedAllocator, SnapshotStops, StateAllocator, hash_blocks
+from quire.core.memory import Demand, PagedAllocator, SnapshotPlaces, StateAllocator, hash_blocks
 from quire.core.memory.pool import BlockPool
 from quire.core.memory.snapshots import Snapshots, _Snapshot
 
@@ -86,8 +86,8 @@ class Expecting(Snapshots):
         each = self._by_slot.values()
         return {one.names[one.depth - 1]: one.depth * SIZE for one in each}
 
-    def _worth(self, slot: int) -> float:
-        one, soon = self._by_slot[slot], 0.0
+    def _worth_of(self, one: _Snapshot) -> float:
+        soon = 0.0
         for future in self.futures:
             deeper = {number for other in one.above for number in _uses(future, other)}
             first = next((each for each in _uses(future, one) if each not in deeper), None)
@@ -101,8 +101,8 @@ def _uses(future: Future, one: _Snapshot) -> list[int]:
 
 def serve(rng: random.Random, room: Room, rollouts: int, ahead: int) -> float:
     """The share of what blocks have that is found."""
-    stops = SnapshotStops(512, SIZE, 64)
-    allocator, asks = room.allocator(stops), mixed(rng)
+    where = SnapshotPlaces(512, SIZE, 64)
+    allocator, asks = room.allocator(where), mixed(rng)
     blocks, states = allocator.kv_groups
     assert isinstance(blocks, PagedAllocator) and isinstance(states, StateAllocator)
     kept = Expecting(states.device, lambda name: blocks.locate(name) is not None)
@@ -125,8 +125,10 @@ def serve(rng: random.Random, room: Room, rollouts: int, ahead: int) -> float:
         stateless, cached = allocator.fit(demand).stateless, allocator.admit(seq_id, demand)
         assert cached is not None
         found, there = found + cached, there + cached + stateless
-        ends = [cached, *stops.of(size, cached, cached + stateless), size]
-        ends += [*range(size // SIZE * SIZE + SIZE, len(text), SIZE), len(text)]
+        grow(allocator, seq_id, names, cached, size)
+        for place, idle in where.in_turn(where.of(size, cached, cached + stateless)):
+            allocator.leave(seq_id, names, place // SIZE, idle=idle)
+        ends = [size, *range(size // SIZE * SIZE + SIZE, len(text), SIZE), len(text)]
         for here, end in itertools.pairwise(ends):
             grow(allocator, seq_id, names, here, end)
     return found / there

@@ -78,9 +78,10 @@ Recur Kernels::prepare(const Plan& plan, const Recurrence& layer, const StateMem
   char* scratch = recurring_.get(build_->recur_scratch(
       layer, plan.num_tokens(), states.confirmed_starts.back(), plan.threads()));
   return {layer, memory,
-          {plan.num_sequences(), plan.query_starts(), plan.context_lens(), states.slots},
+          {plan.num_sequences(), plan.query_starts(), plan.context_lens(), states.slots,
+           states.left},
           {sequences, states.confirmed_starts.data(), states.confirmed_contexts.data(),
-           states.confirmed_slots.data()},
+           states.confirmed_slots.data(), nullptr},
           states.drafts, nullptr, 0, nullptr, DType::float32, scratch};
 }
 

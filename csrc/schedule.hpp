@@ -38,6 +38,7 @@ class SequenceStates {
 
   const int64_t* slots = nullptr;  // [S]
   const int64_t* drafts = nullptr;
+  const int64_t* left = nullptr;  // see RecurredRows
   // Of the sequences that have confirmed drafts, as a batch of their own:
   std::vector<int64_t> confirmed_starts{0}, confirmed_slots, confirmed_contexts;
 

@@ -176,6 +176,7 @@ NB_MODULE(_native, m) {
       .def("set_drafts", [](Plan& self, Address confirmed, Address drafts) {
         self.states.set_drafts(at<int64_t>(confirmed), at<int64_t>(drafts));
       })
+      .def("set_left", [](Plan& self, Address left) { self.states.left = at<int64_t>(left); })
       .def("add_adapted", [](Plan& self, const Adapter& adapter, const Ranges& ranges) {
         self.adapted.add(adapter, ranges);
       });

@@ -65,6 +65,16 @@ QUIRE_INLINE void convolve_channels(const Recur& r, const Window& w, const Chunk
     if (number >= kept) return input<T>(r, chunk.begin + number - kept, c, n);
     return chunk.fresh ? F{} : load_n(rows + number * channels + c, n);
   };
+  // Of the inputs before row ``end``, those that the next token sees. What is read lies behind what
+  // is written.
+  auto keep = [&](float* to, int64_t end) __attribute__((always_inline)) {
+    for (int64_t k = 0; k < kept; k++) {
+      for_vectors(count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+        int64_t c = first + i;
+        store_n(to + k * channels + c, seen(k + end - chunk.begin, c, n), n);
+      });
+    }
+  };
   for (int64_t row = chunk.begin; row < chunk.end; row++) {
     for_vectors(count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
       int64_t c = first + i;
@@ -80,14 +90,9 @@ QUIRE_INLINE void convolve_channels(const Recur& r, const Window& w, const Chunk
         store_n((T*)r.out + row * channels + c, after * sum, n);
       }
     });
+    if (int64_t left = r.batch.left_after(row); left >= 0) keep(r.memory.rows.of(left), row + 1);
   }
-  // What is read lies behind what is written.
-  for (int64_t k = 0; k < kept && chunk.known > chunk.begin; k++) {
-    for_vectors(count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-      int64_t c = first + i;
-      store_n(rows + k * channels + c, seen(k + chunk.known - chunk.begin, c, n), n);
-    });
-  }
+  if (chunk.known > chunk.begin) keep(rows, chunk.known);
 }
 
 template <class T>
@@ -261,11 +266,13 @@ int64_t between(const Recurrence& layer) {
 void run_columns(const Recur& r, const Window& w, const Chunk& chunk, int64_t head, int64_t block) {
   const Recurrence& layer = r.layer;
   int64_t first = block * columns_at_once, left = layer.value_dim - first;
-  float* state = r.memory.state.of(chunk.slot) + head * layer.key_dim * layer.value_dim + first;
+  int64_t at = head * layer.key_dim * layer.value_dim + first;
+  float* state = r.memory.state.of(chunk.slot) + at;
   Columns c{layer, head, first, int(left < columns_at_once ? left : columns_at_once), state,
             layer.value_dim};
   // A single token rewrites the state where it is.
-  bool single = chunk.end == chunk.begin + 1 && chunk.known == chunk.end && !chunk.fresh;
+  bool single = chunk.end == chunk.begin + 1 && chunk.known == chunk.end && !chunk.fresh &&
+                r.batch.left_after(chunk.begin) < 0;
   if (single && c.count == columns_at_once) return run(r, w, chunk.begin, chunk.end, c);
   c.state = w.own;
   c.stride = columns_at_once;
@@ -274,12 +281,21 @@ void run_columns(const Recur& r, const Window& w, const Chunk& chunk, int64_t he
     if (!chunk.fresh) load_columns(state + k * layer.value_dim, c.count, v);
     store_columns(w.own + k * columns_at_once, columns_at_once, v);
   }
-  run(r, w, chunk.begin, chunk.known, c);
-  for (int64_t k = 0; k < layer.key_dim && chunk.known > chunk.begin; k++) {
-    F v[wide];
-    load_columns(w.own + k * columns_at_once, columns_at_once, v);
-    store_columns(state + k * layer.value_dim, c.count, v);
+  auto leave = [&](float* to) {
+    for (int64_t k = 0; k < layer.key_dim; k++) {
+      F v[wide];
+      load_columns(w.own + k * columns_at_once, columns_at_once, v);
+      store_columns(to + k * layer.value_dim, c.count, v);
+    }
+  };
+  int64_t row = chunk.begin;
+  while (row < chunk.known) {
+    int64_t from = row++;
+    while (row < chunk.known && r.batch.left_after(row - 1) < 0) row++;
+    run(r, w, from, row, c);
+    if (int64_t left = r.batch.left_after(row - 1); left >= 0) leave(r.memory.state.of(left) + at);
   }
+  if (chunk.known > chunk.begin) leave(state);
   run(r, w, chunk.known, chunk.end, c);
 }
 

@@ -49,6 +49,11 @@ struct RecurredRows {
   const int64_t* query_starts;  // [S + 1]
   const int64_t* context_lens;  // [S]
   const int64_t* slots;         // [S]
+  // [T] slots that are left what a sequence's own one has after that token, -1: none; null: no
+  // token leaves anything.
+  const int64_t* left = nullptr;
+
+  int64_t left_after(int64_t row) const { return left ? left[row] : -1; }
 };
 
 // Of a layer, what each slot has of one kind.

@@ -50,6 +50,9 @@ class Pool:
             block, offset = divmod(position, self.size)
             self.device[table.block(block)][offset] = key
 
+    def leave(self, start: int, keys: Sequence[int], left: Sequence[tuple[int, int]]) -> None:
+        """See ``Chunk.left``: blocks are there anyhow."""
+
     def kept(self, move: BlockMove) -> list[int]:
         """What is to be stored of a block."""
         held = self.device[move.source]
@@ -103,6 +106,10 @@ class States(Pool):
         self._before[slot] = [count, *last]
         known = len(keys) - drafts
         self.device[slot] = [start + known, *keys[known - 1 :]]
+
+    def leave(self, start: int, keys: Sequence[int], left: Sequence[tuple[int, int]]) -> None:
+        for place, slot in left:
+            self.device[slot] = [place, keys[place - start - 1]]
 
     def kept(self, move: BlockMove) -> list[int]:
         return self.device[move.source][:2]  # drafts that are kept beside it are nobody else's
@@ -327,8 +334,10 @@ class Device:
             self._drafter.fill(step.chunks, [task.chunk for task in tasks], texts)
 
     def _write(self, task: Task, keys: Sequence[int]) -> None:
-        for pool, table in zip(self.pools, task.chunk.table.kv_groups, strict=True):
-            pool.write(table, task.chunk.start, keys, len(keys) - task.own)
+        chunk = task.chunk
+        for pool, table in zip(self.pools, chunk.table.kv_groups, strict=True):
+            pool.write(table, chunk.start, keys, len(keys) - task.own)
+            pool.leave(chunk.start, keys, chunk.left)
 
     def _spoil(self, step: Step, tasks: list[Task]) -> None:
         """Nobody knows what a step that failed has left in the blocks that it was to write."""

@@ -19,6 +19,8 @@ class Keys(Protocol):
 
     def write(self, table: BlockTable, start: int, keys: Sequence[int], drafts: int) -> None: ...
 
+    def leave(self, start: int, keys: Sequence[int], left: Sequence[tuple[int, int]]) -> None: ...
+
     def kept(self, move: BlockMove) -> list[int]: ...
 
     def wrong(self, table: BlockTable, keys: Sequence[int], start: int, end: int) -> int | None: ...
@@ -154,3 +156,4 @@ class Drafter:
             elif len(keys) > len(part.drafts):  # they have no room for drafts
                 own = keys[: len(keys) - len(part.drafts)]
                 pool.write(table._replace(confirmed=0), part.start, own, 0)
+                pool.leave(part.start, own, part.left)

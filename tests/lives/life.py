@@ -38,7 +38,7 @@ from quire.core.memory import (
     PagedAllocator,
     SharedPages,
     SharedPool,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
     Window,
 )
@@ -201,10 +201,10 @@ class Run(Capability):
         self.source = None
         if settings.forgets is not None:
             self.source = FakeSource(self.life.number, settings.forgets)
-        size, stops = settings.block_size, None
+        size, places = settings.block_size, None
         if settings.states:
-            stops = SnapshotStops(settings.every * size, size, settings.every * size)
-        caching = Caching(offloading_to(self.source), stops) if settings.caching else None
+            places = SnapshotPlaces(settings.every * size, size, settings.every * size)
+        caching = Caching(offloading_to(self.source), places) if settings.caching else None
         return Scheduler(
             allocator,
             BatchLimits(settings.seqs, settings.step_tokens, settings.slots),

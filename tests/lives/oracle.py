@@ -149,6 +149,7 @@ class Oracle:
         for number, table in enumerate(chunk.table.kv_groups):
             if table.keeps_state:
                 yield number, table.block_ids[0]
+                yield from ((number, slot) for _, slot in chunk.left)
                 continue
             for logical in range(chunk.start // self.size, last + 1):
                 yield number, table.block(logical)
@@ -183,6 +184,7 @@ class Oracle:
             if move.kv_group == self.states:
                 self.happened["states " + move.kind.value] += 1
         self.happened["ahead"] += step.ahead
+        self.happened["states left"] += sum(len(chunk.left) for chunk in step.chunks)
         self.happened["drafts"] += sum(len(chunk.drafts) for chunk in step.chunks)
 
     def _check_decisions(self, step: Step) -> None:
@@ -217,9 +219,13 @@ class Oracle:
             for number, table in enumerate(chunk.table.kv_groups):
                 if table.keeps_state:
                     (own,) = table.block_ids
-                    assert self.kv_groups[number].device.ref_counts[own] == 1, "a shared state"
-                    assert (number, own, 0) not in written, "two write one state"
-                    written.add((number, own, 0))
+                    counts = self.kv_groups[number].device.ref_counts
+                    assert counts[own] == 1, "a shared state"
+                    left = [slot for _, slot in chunk.left]
+                    assert not any(counts[slot] for slot in left), "left where somebody writes"
+                    for slot in (own, *left):
+                        assert (number, slot, 0) not in written, "two write one state"
+                        written.add((number, slot, 0))
                     continue
                 for position in range(chunk.start, chunk.start + len(chunk.token_ids)):
                     slot = number, table.block(position // size), position % size

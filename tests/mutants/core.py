@@ -134,6 +134,20 @@ MUTANTS = (
         "tests/pure/blocks/store/test_states.py::test_a_block_that_is_used_keeps_its_state",
     ),
     Mutant(
+        "what is displaced in the step that leaves it is left all the same",
+        f"{_SCHEDULING}/chunking.py",
+        "still = [one for one in wanted if cache.holds(branch, *one)]",
+        "still = [*wanted]",
+        f"{_OF_SCHEDULING}/test_snapshots.py::test_one_slot_is_left_to_one_of_a_step",
+    ),
+    Mutant(
+        "a step that fails leaves what it came by to be found",
+        f"{_SCHEDULING}/invalidation.py",
+        "(table.block_ids[0], *(slot for _, slot in chunk.left))",
+        "(table.block_ids[0],)",
+        f"{_OF_SCHEDULING}/test_snapshots.py::test_a_step_that_fails_has_left_nothing",
+    ),
+    Mutant(
         "a state is found in the step that computes it",
         f"{_MEMORY}/states.py",
         "return None if slot in self._unsettled else slot",

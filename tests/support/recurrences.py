@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -107,6 +108,34 @@ def batch_of(
         counts = torch.tensor([drafted.get(slot, (0, 0)) for slot in chunks])
         states = StateSlots(slots, *counts.T.contiguous())
     return AttentionBatch(positions, starts, contexts, contexts, (), 4, states=states)
+
+
+def run_leaving(
+    kernels: Kernels,
+    spec: RecurrentSpec,
+    text: Tensor,
+    left: Mapping[int, int],
+    beside: Tensor,
+    state: LayerState,
+    cuts: Sequence[int] = (),
+) -> Tensor:
+    """A text in slot 5, in as many steps as ``cuts`` make; beside its last step another in slot 4.
+
+    left: slots in which its state is left after so many tokens -> its outputs.
+    """
+    parts, ends = [], [*cuts, len(text)]
+    for start, end in itertools.pairwise([0, *ends]):
+        x, chunks = text[start:end], {5: (start, end - start)}
+        slots = [left.get(place, -1) for place in range(start + 1, end + 1)]
+        if end == len(text):
+            x, chunks = torch.cat([beside, x]), {4: (0, len(beside)), **chunks}
+            slots = [-1] * len(beside) + slots
+        batch = batch_of(chunks)
+        assert batch.states is not None
+        states = batch.states._replace(left=torch.tensor(slots, dtype=torch.int64))
+        plan = kernels.plan(replace(batch, states=states))
+        parts.append(kernels.recur(x, state, spec, plan)[start - end :])
+    return torch.cat(parts)
 
 
 def run(

@@ -91,6 +91,9 @@ class Offloading:
         while len(self._filled) > self._most:  # what has long been filled is long gone
             self._next()
 
+    def store_no_state(self, name: BlockHash) -> None:
+        self._prompts.discard(name)
+
     def clear(self) -> None:
         """See ``BlockSource.clear``."""
         self._filled.clear()

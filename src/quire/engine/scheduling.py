@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.blocks.offloading import offloading_to
 from quire.capabilities.fairness import accounts_of
 from quire.core.limits import EngineLimits
-from quire.core.memory import BlockSource, SnapshotStops
+from quire.core.memory import BlockSource, SnapshotPlaces
 from quire.core.protocol import PreemptionMode, RecoveryCosts, SchedulingPolicy
 from quire.core.scheduling import BatchLimits, Caching, Queueing, Recovery, Scheduler
 
@@ -20,14 +20,14 @@ def scheduler_of(
         max_adapters=limits.max_loras or None,
         whole_prompts=not limits.kv_groups,
     )
-    states, stops = limits.states, None
+    states, places = limits.states, None
     if states is not None and states.state is not None:
-        stops = SnapshotStops(states.state.every, limits.block_size, states.state.decoding)
+        places = SnapshotPlaces(states.state.every, limits.block_size, states.state.decoding)
     policy = SchedulingPolicy(limits.scheduling_policy)
     return Scheduler(
         limits.allocator(),
         batch,
         Queueing(policy, limits.max_queue_time, accounts_of(policy)),
         Recovery(PreemptionMode(limits.preemption_mode), costs),
-        Caching(offloading_to(source), stops) if limits.enable_prefix_caching else None,
+        Caching(offloading_to(source), places) if limits.enable_prefix_caching else None,
     )

@@ -24,7 +24,7 @@ class Work(NamedTuple):
     decode_seqs: int = 0
     decode_context: float = 0  # tokens whose keys and values they read, all their own included
     samples: int = 0  # rows that pass the LM head
-    copied_blocks: int = 0
+    copied_blocks: int = 0  # and states that are left on the way
     swapped_blocks: int = 0  # to the host or back
     woken: int = 0  # 1 if nothing had run before the step: caches are cold, and cores asleep
     draft_tokens: int = 0  # that decoding sequences have verified
@@ -96,6 +96,7 @@ def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING, others: Decoders =
     draft_pairs = 0.0
     # Whole numbers, so that the order of the sequences does not matter.
     contexts = [*others.contexts] or [0] * len(sights)
+    copied = swapped = 0
     for chunk in step.chunks:
         start, count, readout = chunk.start, len(chunk.token_ids), chunk.readout
         if readout is not None:
@@ -113,7 +114,7 @@ def work_of(step: Step, sights: Sequence[Sight] = EVERYTHING, others: Decoders =
             prefill_tokens += count
             pairs += sum(sight.share * sight.pairs(start, count) for sight in sights)
             prefill_context += seen(sights, own)
-    copied = swapped = 0
+            copied += len(chunk.left)
     for move in step.moves:
         if move.kind is MoveKind.COPY:
             copied += 1

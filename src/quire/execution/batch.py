@@ -33,6 +33,7 @@ class Header(NamedTuple):
     biases: int = 0  # of each token, if any sequence has soft cuts
     states: int = 0  # sequences, if the model's layers keep states
     drafted: int = 0  # sequences, if a state has drafts before it or after it
+    left: int = 0  # tokens, if states are left after some of them
 
     @property
     def lengths(self) -> list[int]:
@@ -40,13 +41,13 @@ class Header(NamedTuple):
         tokens, seqs = self.tokens, self.seqs
         lengths = [tokens, tokens, seqs + 1, seqs, seqs, self.asked, self.fed, self.fed]
         lengths += (self.adapted, tokens * self.biases, tokens * self.biases)
-        lengths += (self.states, self.drafted, self.drafted)
+        lengths += (self.states, self.drafted, self.drafted, self.left)
         for width in self.widths:
             lengths += (tokens, seqs, seqs * width)
         return lengths
 
 
-_BY_KV_GROUP = 14  # fields before those of the KV groups
+_BY_KV_GROUP = 15  # fields before those of the KV groups
 
 
 class Fields(NamedTuple):
@@ -112,7 +113,7 @@ def pack(
     """
     token_ids, positions, ends, output_starts = list[int](), list[int](), list[int](), list[int]()
     bounds, tables, has_cuts = [0], list[BlockTable](), False
-    for _, own_ids, start, table, output_start, _, cuts in chunks:
+    for _, own_ids, start, table, output_start, _, cuts, _ in chunks:
         end = start + len(own_ids)
         token_ids += own_ids
         positions += range(start, end)
@@ -124,16 +125,16 @@ def pack(
     numbers = [*token_ids, *positions, *bounds, *ends, *output_starts]
     numbers += [*asked, *fed_places, *fed_rows, *adapters]
     biases = _add_biases(numbers, chunks, ends) if has_cuts else 0
-    groups, states, drafted = [tables], 0, 0
+    groups, of_states = [tables], (0, 0, 0)
     groups += [[table.further[i] for table in tables] for i in range(len(tables[0].further))]
     if groups[-1][0].keeps_state:  # those come last
-        states, drafted = _add_states(numbers, groups.pop(), chunks)
+        of_states = _add_states(numbers, groups.pop(), chunks)
     widths, sinks = list[int](), list[int]()
     for own in groups:
         widths.append(_add_kv_group(numbers, own, chunks, ends, block_size))
         sinks.append(own[0].num_sink_blocks)
     kv_groups = tuple(widths), tuple(sinks)
-    counts = len(asked), len(fed_places), len(adapters), biases, states, drafted
+    counts = len(asked), len(fed_places), len(adapters), biases, *of_states
     header = Header(len(token_ids), len(chunks), *kv_groups, block_size, *counts)
     return StepBatch(header, _tensor(numbers), tuple(bounds))
 
@@ -158,20 +159,31 @@ def _add_biases(numbers: list[int], chunks: Sequence[Chunk], ends: Sequence[int]
 
 def _add_states(
     numbers: list[int], tables: Sequence[BlockTable], chunks: Sequence[Chunk]
-) -> tuple[int, int]:
-    """Slots [S]; confirmed [S] and drafts [S], if there are any. How many of each."""
+) -> tuple[int, int, int]:
+    """Slots [S]; confirmed [S] and drafts [S], and where states are left [T], if there are any.
+    How many of each.
+    """
     numbers += [table.block_ids[0] for table in tables]
     confirmed = [table.confirmed for table in tables]
     drafts = [len(chunk.drafts) for chunk in chunks]
-    if not any(confirmed) and not any(drafts):
-        return len(tables), 0
-    numbers += (*confirmed, *drafts)
-    return len(tables), len(tables)
+    drafted = any(confirmed) or any(drafts)
+    if drafted:
+        numbers += (*confirmed, *drafts)
+    left: list[int] = []
+    if any(chunk.left for chunk in chunks):
+        for chunk in chunks:
+            own = [-1] * len(chunk.token_ids)
+            for place, slot in chunk.left:
+                own[place - chunk.start - 1] = slot
+            left += own
+        numbers += left
+    return len(tables), len(tables) if drafted else 0, len(left)
 
 
 def _state_slots(header: Header, fields: Sequence[Tensor]) -> StateSlots:
-    slots, confirmed, drafts = fields
-    return StateSlots(slots, confirmed, drafts) if header.drafted else StateSlots(slots)
+    slots, confirmed, drafts, left = fields
+    slots_of = StateSlots(slots, left=left if header.left else None)
+    return slots_of._replace(confirmed=confirmed, drafts=drafts) if header.drafted else slots_of
 
 
 def _column_bias(header: Header, before: Tensor, bias: Tensor) -> ColumnBias:

@@ -43,6 +43,7 @@ from quire.kernels.ops import (
     Norm,
     Rotation,
     SelfAttention,
+    StateSlots,
     Texts,
 )
 from quire.kernels.plain import mixed
@@ -100,14 +101,24 @@ class CPUPlan:
             self._tensors += (before, bias)
             self.native.set_bias(before.data_ptr(), bias.data_ptr(), bias.shape[1])
         if batch.states is not None:
-            kept = [one.contiguous() for one in batch.states if one is not None]
-            self._tensors += kept
-            self.native.set_state_slots(kept[0].data_ptr())
-            if len(kept) > 1:
-                self.native.set_drafts(kept[1].data_ptr(), kept[2].data_ptr())
+            self._set_states(batch.states)
         for ranges, adapter, _ in batch.adapted:
             self.native.add_adapted(adapter.native, ranges)
         self._rotations: dict[int, tuple[Rotation, _native.Rotation]] = {}
+
+    def _set_states(self, states: StateSlots) -> None:
+        slots, confirmed, drafts, left = (
+            None if one is None else one.contiguous() for one in states
+        )
+        assert slots is not None
+        self._tensors.append(slots)
+        self.native.set_state_slots(slots.data_ptr())
+        if confirmed is not None and drafts is not None:
+            self._tensors += (confirmed, drafts)
+            self.native.set_drafts(confirmed.data_ptr(), drafts.data_ptr())
+        if left is not None:
+            self._tensors.append(left)
+            self.native.set_left(left.data_ptr())
 
     def among(self, kv_group: int, chosen: Tensor, counts: Tensor) -> CPUPlan:
         """The plan of the same tokens, each of which attends to what is in the slots ``chosen``

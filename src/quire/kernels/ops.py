@@ -37,6 +37,7 @@ class StateSlots(NamedTuple):
     slots: Tensor  # [S] int64
     confirmed: Tensor | None = None  # [S] int64, drafts whose inputs a slot keeps: taken in first
     drafts: Tensor | None = None  # [S] int64, the last tokens, whose inputs are kept; as confirmed
+    left: Tensor | None = None  # [T] int64, another slot for what the state is after it; -1: none
 
     @property
     def of_sequences(self) -> list[tuple[int, int, int]]:

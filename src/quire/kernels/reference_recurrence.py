@@ -22,6 +22,9 @@ class Run:
     slot: int
     begins: bool  # at position 0
     confirmed: int  # drafts whose inputs the slot keeps
+    left: tuple[
+        tuple[int, int], ...
+    ] = ()  # (row, slot): up to it, what the state is goes there too
 
 
 def plan_runs(batch: AttentionBatch, contexts: list[int]) -> list[Run]:
@@ -30,6 +33,7 @@ def plan_runs(batch: AttentionBatch, contexts: list[int]) -> list[Run]:
         return []
     bounds = zip(batch.query_starts, batch.query_starts[1:], strict=False)
     found = zip(bounds, batch.states.of_sequences, contexts, strict=True)
+    left = [] if batch.states.left is None else batch.states.left.tolist()
     return [
         Run(
             slice(start, stop - drafts),
@@ -37,6 +41,9 @@ def plan_runs(batch: AttentionBatch, contexts: list[int]) -> list[Run]:
             slot,
             stop - start == context,
             confirmed,
+            tuple(
+                (row, other) for row, other in enumerate(left[start:stop], start + 1) if other >= 0
+            ),
         )
         for (start, stop), (slot, confirmed, drafts), context in found
         if stop > start
@@ -54,7 +61,13 @@ def recur(x: Tensor, state: LayerState, spec: RecurrentSpec, runs: list[Run]) ->
             state.state[slot] = 0
         if run.confirmed:
             _go_on(state.inputs[slot, : run.confirmed].to(wide), state, slot, spec)
-        out[run.known] = _go_on(wide[run.known], state, slot, spec).to(x.dtype)
+        row = run.known.start
+        for end, left in (*run.left, (run.known.stop, slot)):
+            if end > row:
+                out[row:end] = _go_on(wide[row:end], state, slot, spec).to(x.dtype)
+            if left != slot:
+                state.rows[left], state.state[left] = state.rows[slot], state.state[slot]
+            row = end
         drafts = wide[run.drafts]
         if len(drafts):
             before = state.rows[slot].clone(), state.state[slot].clone()

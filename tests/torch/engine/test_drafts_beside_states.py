@@ -28,7 +28,7 @@ ModelDir = Callable[[str], Path]
 CASES: list[tuple[str, int, dict[str, Any], tuple[str, ...]]] = [
     ("float32", 49, {**SWAP, **CACHED, **CHUNKS}, ("swap", "found", "chunks", "forks")),
     ("bfloat16", 4, {**RECOMPUTE, **CACHED, **CHUNKS}, ("found", "forks")),
-    ("int8 cache", 4, {**SWAP, **CACHED, **CHUNKS}, ("found", "forks")),
+    ("int8 cache", 6, {**SWAP, **CACHED, **CHUNKS}, ("found", "forks")),
     ("int4", 4, {**CACHED, **CHUNKS}, ("found", "forks")),
 ]
 

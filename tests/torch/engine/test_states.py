@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quire import LLM, SamplingParams
 from quire.core.errors import RequestError
+from quire.core.protocol import Step
 from quire.engine.dashboard.pool import pool_figures, prefix_cache
 from quire.http.metrics import ServerMetrics
 from support.decaying import serve_decaying
@@ -64,15 +66,15 @@ def test_what_it_is_and_what_it_holds_is_said(models: dict[str, Path]) -> None:
     assert first.metrics.cached_tokens == 0
     assert second.metrics.cached_tokens == 96, "the last block's end before the prompt's"
     fork = llm.generate([prompt[:50] + [9] * 30], GREEDY)[0]
-    assert fork.metrics.cached_tokens == 0, "nobody has left a state there"
+    assert fork.metrics.cached_tokens == 32, "the deepest that the first has left before"
     stats = llm.engine.scheduler.stats
-    assert stats.prefix_stateless == 48
+    assert stats.prefix_stateless == 16
     exposed = ServerMetrics(llm.engine, "m").exposition().decode()
-    assert 'prefix_cache_stateless_total{model_name="m"} 48.0' in exposed
+    assert 'prefix_cache_stateless_total{model_name="m"} 16.0' in exposed
     assert 'state_slots{model_name="m",state="live"} 0.0' in exposed
     pool = pool_figures(llm.engine.scheduler, 2048, llm.capacity.kv_layers)
     assert [one.keeps_states for one in pool.kv_groups] == [False, True]
-    assert prefix_cache(llm.engine.scheduler).stateless_tokens == 48
+    assert prefix_cache(llm.engine.scheduler).stateless_tokens == 16
     again = llm.generate([prompt[:50] + [8] * 30], GREEDY)[0]
     assert again.metrics.cached_tokens == 48, "where the one before has left what was known"
 
@@ -105,3 +107,32 @@ def test_after_a_cut_a_session_goes_on_from_a_snapshot(models: dict[str, Path]) 
         again = session.generate(GREEDY)
         assert again.metrics.cached_tokens == 64, "the last block's end before the prompt's"
         assert again.outputs[0].token_ids == first.outputs[0].token_ids
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "kimi_linear", "falcon_h1", "mamba2", "lfm2"])
+def test_a_pass_leaves_states_on_its_way_and_they_are_to_the_bit(
+    family: str, tmp_path: Path
+) -> None:
+    """Of a text that begins like none, after 16, 32, 64 and 128 tokens, and at its last block."""
+    model = make_model(family, tmp_path, max_position_embeddings=2048)
+    facts = {"dtype": "bfloat16", "kv_cache_memory_bytes": "16MiB", "max_num_seqs": 3}
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, logprobs=2)
+    plain = LLM(model, **facts, enable_prefix_caching=False, max_num_batched_tokens=7)
+    llm = LLM(model, **facts)
+    steps, schedule = list[Step](), llm.engine.scheduler.schedule
+
+    def watched(*given: Any) -> Step:
+        steps.append(schedule(*given))
+        return steps[-1]
+
+    llm.engine.scheduler.schedule = watched  # type: ignore[method-assign]
+    head = [5 + 3 * n % 60 for n in range(200)]
+    llm.generate([head], params)
+    assert [len(chunk.token_ids) for chunk in steps[0].chunks] == [200], "one pass"
+    assert sorted(place for place, _ in steps[0].chunks[0].left) == [16, 32, 64, 128, 192]
+    for shared, cached in ((20, 16), (47, 32), (65, 64), (150, 128), (199, 192)):
+        prompt = [*head[:shared], *(7 + n % 50 for n in range(shared, shared + 21))]
+        found, expected = (one.generate([prompt], params)[0] for one in (llm, plain))
+        assert found.metrics.cached_tokens == cached
+        assert found.outputs[0].token_ids == expected.outputs[0].token_ids
+        assert found.outputs[0].logprobs == expected.outputs[0].logprobs

@@ -24,6 +24,7 @@ from support.recurrences import (
     poisoned,
     run,
     run_drafted,
+    run_leaving,
     texts_of,
 )
 
@@ -131,6 +132,22 @@ def test_sequences_that_pad_a_batch_change_nothing(drafts: bool, decodes: bool, 
     assert not found[tokens:].any()
     for mine, theirs in zip(state, before, strict=True):
         assert torch.equal(mine.nan_to_num(7), theirs.nan_to_num(7))
+
+
+@with_specs("odd-sizes", "gated-convolution")
+def test_what_is_left_on_the_way_is_what_a_chunk_leaves_that_ends_there(name: str) -> None:
+    spec, kernels = SPECS[name], triton_kernels()
+    text, beside = texts_of(spec, torch.float32, 9, 2).values()
+    left, state, plain = {1: 0, 4: 1, 8: 2}, on_pages(spec), on_pages(spec)
+    found = run_leaving(kernels, spec, text, left, beside, state, (2,))
+    assert torch.equal(found, run_leaving(kernels, spec, text, {}, beside, plain, (2,)))
+    for place, slot in left.items():
+        ended = on_pages(spec)
+        run_leaving(kernels, spec, text[:place], {}, beside, ended)
+        for part, other in zip(state[:2], ended[:2], strict=True):
+            assert torch.equal(part[slot], other[5])
+    for part, other in zip(state[:2], plain[:2], strict=True):
+        assert torch.equal(part[4:6], other[4:6]) and part[3].isnan().all()
 
 
 @with_specs("by-channel")

@@ -18,6 +18,7 @@ from support.recurrences import (
     poisoned,
     run,
     run_drafted,
+    run_leaving,
     texts_of,
 )
 
@@ -169,6 +170,37 @@ def test_drafts_leave_the_bits_of_what_is_confirmed(
         assert len(found) == len(alone[slot])
         error = (found - alone[slot]).abs() / (1 + alone[slot].abs())
         assert error.max() <= (TOLERANCE[dtype] if isa is None else 0.0)
+
+
+@with_specs
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("isa", [None, *TESTED])
+def test_what_is_left_on_the_way_is_what_a_chunk_leaves_that_ends_there(
+    isa: str | None, dtype: torch.dtype, name: str
+) -> None:
+    """To the bit, and nothing else changes; at the first token, and where windows of rows end."""
+    spec = SPECS[name]
+    kernels = ReferenceKernels() if isa is None else make_kernels(isa)
+    text, beside = texts_of(spec, dtype, 300, 30).values()
+
+    def assert_same(one: Tensor, other: Tensor) -> None:
+        """Of the reference nearly: its products of matrices depend on how many rows there are."""
+        near = TOLERANCE[dtype] if isa is None else 0.0
+        assert ((one - other).abs() <= near * (1 + other.abs())).all()
+
+    for cuts in ((), (7, 40)):
+        left = {1: 0, 39: 1, 226: 2, 256: 3} if not cuts else {2: 0, 9: 1, 256: 2, 299: 3}
+        state, plain = poisoned(spec), poisoned(spec)
+        found = run_leaving(kernels, spec, text, left, beside, state, cuts)
+        assert_same(found, run_leaving(kernels, spec, text, {}, beside, plain, cuts))
+        for part, other in zip(state[:2], plain[:2], strict=True):
+            assert_same(part[4:6], other[4:6])
+        for place, slot in left.items():
+            ended = poisoned(spec)
+            ends = [cut for cut in cuts if cut < place]
+            run_leaving(kernels, spec, text[:place], {}, beside, ended, ends)
+            for part, other in zip(state[:2], ended[:2], strict=True):
+                assert_same(part[slot], other[5])
 
 
 def test_x_may_be_a_part_of_wider_rows() -> None:

@@ -17,7 +17,7 @@ from quire.core.memory.layered import LayeredAllocator
 from quire.core.memory.paged import PagedAllocator
 from quire.core.memory.pages import PageShare, SharedPages, SharedPool, blocks_in_each
 from quire.core.memory.pool import ContentWatcher
-from quire.core.memory.snapshots import SnapshotStops
+from quire.core.memory.snapshots import SnapshotPlaces
 from quire.core.memory.source import BlockSource
 from quire.core.memory.states import StateAllocator
 from quire.core.memory.values import BlockTable, Demand, Fit, Usage, When
@@ -44,7 +44,7 @@ __all__ = [
     "PoolView",
     "SharedPages",
     "SharedPool",
-    "SnapshotStops",
+    "SnapshotPlaces",
     "StateAllocator",
     "Usage",
     "When",

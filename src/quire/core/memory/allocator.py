@@ -24,6 +24,20 @@ class Contents(Protocol):
         """
         ...
 
+    def leave(
+        self, seq_id: int, block_hashes: Sequence[BlockHash], count: int, *, idle: bool = False
+    ) -> int | None:
+        """The slot in which the step under way is to leave the state that it comes by after the
+        first ``count`` blocks. None: it is there, or there is no room for it.
+
+        idle: it may displace no other.
+
+        To be called once the step takes no more blocks and finds none. What it leaves may be
+        displaced by what is left after it in the same step: then ``locate_state`` no longer finds
+        it.
+        """
+        ...
+
     def settle(self) -> None:
         """The step under way is done, or will be before the next one moves blocks."""
         ...

@@ -160,6 +160,12 @@ class LayeredAllocator:
         for kv_group in self.kv_groups:
             kv_group.commit(seq_id, block_hashes, count)
 
+    def leave(
+        self, seq_id: int, block_hashes: Sequence[BlockHash], count: int, *, idle: bool = False
+    ) -> int | None:
+        states = self._states
+        return None if states is None else states.leave(seq_id, block_hashes, count, idle=idle)
+
     def settle(self) -> None:
         for kv_group in self.kv_groups:
             kv_group.settle()

@@ -282,6 +282,11 @@ class PagedAllocator:
             self._holdings.release_all(table)
         return table.charge
 
+    def leave(
+        self, seq_id: int, block_hashes: Sequence[BlockHash], count: int, *, idle: bool = False
+    ) -> None:
+        """None: no layer keeps a state."""
+
     def locate_state(self, content: BlockHash) -> None:
         """None: blocks are all that there is."""
 

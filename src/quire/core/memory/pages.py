@@ -369,7 +369,7 @@ class SharedPool(BlockPool):
         idle = (one for one in self._cached if self._pages.is_ranked(one // self._pages.units))
         return self._first(idle) // self._pages.units
 
-    def in_the_way(self, block: int) -> Iterable[int] | None:
+    def in_the_way(self, block: int | None = None) -> Iterable[int] | None:
         """Where pages are short, it takes none that it does not leave."""
         pages, own = self._pages, self._own
         if len(own):
@@ -377,7 +377,8 @@ class SharedPool(BlockPool):
         if pages.strict:
             if own.per_page * own.num_busy > own.num_held:
                 return self._on_busy(self._cached)
-            if own.held[block // pages.units] > 1 or not pages.num_free:
+            stays = block is not None and own.held[block // pages.units] > 1
+            if stays or not pages.num_free:
                 return ()
         spare = pages.num_empty or (
             not self.ranks_many and pages.oldest_idle(kept=False) is not None

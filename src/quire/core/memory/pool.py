@@ -150,8 +150,10 @@ class BlockPool:
             self.touched.add(block)
         return block
 
-    def in_the_way(self, block: int) -> Iterable[int] | None:
-        """Cached blocks of which one goes if who holds this one takes another instead.
+    def in_the_way(self, block: int | None = None) -> Iterable[int] | None:
+        """Cached blocks of which one goes if another is taken for what is to be cached.
+
+        block: that whoever takes it leaves then, so that this one is cached.
 
         None: none has to go. Nothing at all: there is no room.
         """

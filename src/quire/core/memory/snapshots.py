@@ -11,8 +11,8 @@ from quire.core.memory.blocks import BlockHash
 from quire.core.memory.pool import BlockPool
 
 
-class SnapshotStops(NamedTuple):
-    """Where chunks of a prompt end, so that a snapshot can be taken: figures in tokens.
+class SnapshotPlaces(NamedTuple):
+    """Where snapshots of a prompt are left, on the way through it: figures in tokens.
 
     every: tokens between two, while a long prompt is read.
     decoding: tokens between two, while it is answered.
@@ -31,21 +31,33 @@ class SnapshotStops(NamedTuple):
         """
         size = self.block_size
         last = (num_tokens - 1) // size * size  # a prompt that begins alike computes a token
-        stops = {last, known // size * size}
+        places = {last, known // size * size}
         every = max(size, self.every // size * size)
-        stops.update(range((cached // every + 1) * every, last, every))
-        stops.update(mark // size * size for mark in marks)
+        places.update(range((cached // every + 1) * every, last, every))
+        places.update(mark // size * size for mark in marks)
         if not known:  # whoever is the first to leave it there finds half of it, or more
-            stops.update(every // part // size * size for part in _EARLY)
-        return sorted(stop for stop in stops if cached < stop < num_tokens)
+            places |= {every // part // size * size for part in (*_EARLY, *_IDLE)}
+        return sorted(place for place in places if cached < place < num_tokens)
+
+    def in_turn(self, places: Iterable[int]) -> list[tuple[int, bool]]:
+        """In the order in which they are left: what early ones are worth depends on deeper ones.
+        And whether a place has only what is idle.
+        """
+        early, idle = (
+            {self.every // part // self.block_size * self.block_size for part in parts}
+            for parts in (_EARLY, _IDLE)
+        )
+        both = early | idle
+        return [(one, one in idle) for one in sorted(places, key=lambda place: place in both)]
 
     def most_drafts(self, num_tokens: int) -> int:
         """After a step's ``num_tokens``: no more, so that a step ends where one is taken."""
         return self.decoding - 1 - num_tokens % self.decoding
 
 
-_EARLY = (2, 4)
-"""Parts of ``every`` after which a snapshot is left of a prompt that begins like none."""
+_EARLY, _IDLE = (2, 4), (8, 16, 32)
+"""Parts of ``every`` after which a snapshot is left of a prompt that begins like none. The latter
+save so little that they have only what is idle."""
 _GUESS = 0.01
 """The chance that a text parts there, as long as none has and there is a deeper one."""
 _FIRST = 0.2
@@ -176,18 +188,50 @@ class Snapshots:
         pool, name = self._pool, names[depth - 1]
         if pool.find(name) is not None:
             return False
+        own = self._by_slot[slot] = self._taken(names, depth, parted)
         pool.publish(slot, name)
+        self._parted.pop(name, None)
+        own.beside[own] = None
+        for one in [*own.above]:
+            one.stand_on(own)
+        return True
+
+    def _taken(self, names: Sequence[BlockHash], depth: int, parted: bool) -> _Snapshot:
+        """What ``add`` keeps; nothing has changed yet."""
+        pool, name = self._pool, names[depth - 1]
         base = depth - 1
         while base and pool.find(names[base - 1]) is None:
             base -= 1
         found = pool.find(names[base - 1]) if base else None
-        own = self._by_slot[slot] = _Snapshot(names, depth, self._family_of(names[0]))
-        own.stand_on(None if found is None else self._by_slot[found])
-        above = [one for one in own.beside if one.depth > depth and one.names[depth - 1] == name]
-        own.parted = self._parted.pop(name, 0) + (parted and self._parts(own))
-        for one in above:
-            one.stand_on(own)
-        return True
+        own = _Snapshot(names, depth, self._family_of(names[0]))
+        own.below = None if found is None else self._by_slot[found]
+        above = (one for one in own.beside if one.depth > depth and one.names[depth - 1] == name)
+        own.above = dict.fromkeys(above)
+        own.parted = self._parted.get(name, 0) + (parted and self._parts(own))
+        return own
+
+    def admits(
+        self, names: Sequence[BlockHash], depth: int, *, parted: bool, idle: bool = False
+    ) -> bool:
+        """Whether there is a slot for one more, that is not there already.
+
+        Not where all others that may go are worth more. How many have parted there is known then,
+        too.
+
+        idle: nor where one would have to go.
+        """
+        if self._pool.find(names[depth - 1]) is not None or not self._pool.num_free:
+            return False
+        evictable = self._pool.in_the_way()
+        if evictable is None:
+            return True
+        if idle:
+            return False
+        least, own = self.least(evictable), self._taken(names, depth, parted)
+        if least is not None and self._worth(least) <= self._worth_of(own):
+            return True
+        self._remember(own)
+        return False
 
     def _parts(self, own: _Snapshot) -> bool:
         """Whether another text goes on otherwise after it. Where none is known, the text may as
@@ -223,10 +267,13 @@ class Snapshots:
             for other in [*one.above]:
                 other.stand_on(one.below)
             one.leave()
-            if one.parted:
-                self._parted[one.names[one.depth - 1]] = one.parted
-                if len(self._parted) > _REMEMBERED * self._pool.num_blocks:
-                    self._parted.popitem(last=False)
+            self._remember(one)
+
+    def _remember(self, gone: _Snapshot) -> None:
+        if gone.parted:
+            self._parted[gone.names[gone.depth - 1]] = gone.parted
+            if len(self._parted) > _REMEMBERED * self._pool.num_blocks:
+                self._parted.popitem(last=False)
 
     def clear(self) -> None:
         """All of them are gone."""
@@ -251,7 +298,10 @@ class Snapshots:
 
     def _worth(self, slot: int) -> float:
         one = self._by_slot.get(slot)
-        if one is None or not self._alive(one.names[one.depth - 1]):
+        return -1.0 if one is None else self._worth_of(one)
+
+    def _worth_of(self, one: _Snapshot) -> float:
+        if not self._alive(one.names[one.depth - 1]):
             return -1.0
         family, below = one.family, one.below
         while below is not None and self._is_guess(below):

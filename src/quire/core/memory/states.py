@@ -42,7 +42,8 @@ class StateAllocator:
     Every token rewrites a sequence's state, so it cannot be cut back; it can be copied. A slot that
     others share, or that can be found by the name of the block that it stood at the end of, is
     copied before the next token is written. So forks share a slot until they write, and a prompt
-    that begins with what a *snapshot* has seen goes on from a copy of it.
+    that begins with what a *snapshot* has seen goes on from a copy of it. One that a step comes by,
+    on its way to later tokens, is left in a slot of its own.
 
     A state does not see drafts: what came in for them is kept in the slot, and those that turn out
     right are seen first by the next step. So ``trim`` takes back nothing.
@@ -248,6 +249,18 @@ class StateAllocator:
             self._unsettled.add(table.slot)
             if decoding:
                 table.latest = table.slot, block_hashes[count - 1]
+
+    def leave(
+        self, seq_id: int, block_hashes: Sequence[BlockHash], count: int, *, idle: bool = False
+    ) -> int | None:
+        table, device = self.tables[seq_id], self.device
+        parted = count * self.block_size == table.known
+        if not self._snapshots.admits(block_hashes, count, parted=parted, idle=idle and not parted):
+            return None
+        slot = device.take()
+        self._snapshots.add(slot, block_hashes, count, parted=parted)
+        device.release(slot)
+        return slot
 
     def _forget_unused(self, slot: int, name: BlockHash) -> None:
         device = self.device

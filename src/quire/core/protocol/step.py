@@ -58,6 +58,8 @@ class Chunk(NamedTuple):
     output_start: int  # see Opened
     readout: Readout | None  # None in the midst of a prefill
     cuts: Sequence[SoftCut] = ()  # of the sequence, in their order
+    # (tokens of the sequence, slot): what its state is after so many of them is left there, too.
+    left: Sequence[tuple[int, int]] = ()
 
     @property
     def drafts(self) -> Sequence[int]:

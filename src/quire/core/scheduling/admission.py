@@ -166,9 +166,9 @@ class Admission:
             )
         )
         trunk.num_computed = cached
-        if cache is not None and cache.stops is not None:
+        if cache is not None and cache.places is not None:
             known, marks = cached + fit.stateless, [end for end, _ in group.request.keep]
-            trunk.stops = cache.stops.of(demand.num_tokens, cached, known, marks)
+            trunk.places = cache.places.of(demand.num_tokens, cached, known, marks)
         if group.scores is not None and not group.expanded:
             self._scored.reuse(group.scores, trunk.block_hashes, cached)
         group.status = Status.RUNNING

@@ -113,8 +113,8 @@ class Chunker:
             seq_id, known = branch.seq_id, len(branch.token_ids)
             # One more token is sampled than drafts are confirmed.
             most = min(budget, group.request.max_tokens - branch.num_output_tokens - 1)
-            if self._cache is not None and self._cache.stops is not None:
-                most = min(most, self._cache.stops.most_drafts(known))
+            if self._cache is not None and self._cache.places is not None:
+                most = min(most, self._cache.places.most_drafts(known))
             own = drafts[seq_id][:most]
             if own and self._allocator.draft(seq_id, len(own)):
                 self._note_unknown(seq_id, known, known + len(own))
@@ -126,6 +126,21 @@ class Chunker:
                 tokens = [*chunk.token_ids, *own]
                 step.chunks[index] = chunk._replace(token_ids=tokens, table=table, readout=readout)
                 budget -= len(own)
+
+    def leave_states(self, step: Step, cache: PrefixCache) -> None:
+        """Let a step that is complete otherwise leave states where its chunks come by."""
+        leaving: list[tuple[int, Sequence, Seq[tuple[int, int]]]] = []
+        for index, chunk in enumerate(step.chunks):
+            # One that verifies drafts has nothing else to compute, but after a recompute.
+            if len(chunk.token_ids) > 1 and not chunk.drafts:
+                found = self._live.branch(chunk.seq_id)
+                assert found is not None, "it is the step's"
+                left = cache.leave(*found, chunk.start, chunk.start + len(chunk.token_ids))
+                if left:
+                    leaving.append((index, found[1], left))
+        for index, branch, wanted in leaving:
+            still = [one for one in wanted if cache.holds(branch, *one)]
+            step.chunks[index] = step.chunks[index]._replace(left=still)
 
     def publish_known(self) -> None:
         """A step has been taken in: publish what is full of tokens that are known by it."""
@@ -166,8 +181,6 @@ def tokens_to_compute(group: SequenceGroup, budget: int) -> dict[int, int]:
         pending = len(branch.token_ids) - branch.num_computed
         if pending > SCORED_AT_ONCE and group.request.params.prompt_logprobs is not None:
             pending = SCORED_AT_ONCE
-        if branch.stops:
-            pending = branch.upto_stop(branch.num_computed, pending)
         return {branch.seq_id: pending if pending < budget else budget}
     if group.beams is not None:
         if all(b.fork_from is None and b.num_pending == 1 for b in branches):
@@ -187,8 +200,6 @@ def _tokens_of_each(group: SequenceGroup, budget: int, keep: int) -> dict[int, i
             pause = group.next_fork(branch)
             if pause is not None:
                 tokens = pause - branch.num_computed
-        if branch.stops:
-            tokens = branch.upto_stop(branch.num_computed, tokens)
         tokens = min(tokens, budget)
         if tokens:
             found[branch.seq_id] = tokens

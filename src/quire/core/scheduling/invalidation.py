@@ -54,12 +54,13 @@ def _read(chunk: Chunk) -> Iterator[PhysicalBlock]:
 
 
 def written(chunk: Chunk, block_size: int) -> Iterator[PhysicalBlock]:
-    """The blocks that hold a chunk's tokens, and its state."""
+    """The blocks that hold a chunk's tokens, its state, and those that it leaves."""
     first = chunk.start // block_size
     last = (chunk.start + len(chunk.token_ids) - 1) // block_size
     for kv_group, table in enumerate(chunk.table.kv_groups):
         if table.keeps_state:
-            yield PhysicalBlock(False, kv_group, table.block_ids[0])
+            for slot in (table.block_ids[0], *(slot for _, slot in chunk.left)):
+                yield PhysicalBlock(False, kv_group, slot)
             continue
         for logical in range(first, last + 1):
             yield PhysicalBlock(False, kv_group, table.block(logical))

@@ -109,8 +109,6 @@ def _foresee(running: Seq[SequenceGroup], under_way: Step, budget: int) -> list[
                         return None
                     known += 1
             tokens = min(known - start, budget)
-            if branch.stops:
-                tokens = branch.upto_stop(start, tokens)
             if tokens:
                 growth.append(_Growth(group, branch, start, tokens))
                 budget -= tokens

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.memory import (
+    BlockHash,
     BlockMove,
     Contents,
     ContentWatcher,
     Demand,
     KVAllocator,
-    SnapshotStops,
+    SnapshotPlaces,
 )
 from quire.core.protocol.decision import RecoveryCosts
 from quire.core.protocol.request import Request
@@ -43,6 +44,10 @@ class Offload(Protocol):
         """No step is under way: the moves that store what steps have filled."""
         ...
 
+    def store_no_state(self, name: BlockHash) -> None:
+        """It would save too few tokens for its bytes; the block of that name is stored."""
+        ...
+
     def clear(self) -> None:
         """Let nothing be found there that has been computed until now, but on a disk."""
         ...
@@ -53,11 +58,11 @@ class Caching:
     """What a prefix cache has beside the pool.
 
     offload: makes its use of blocks elsewhere; None: there are none.
-    stops: where chunks of prompts end, for snapshots of states; None: layers keep no states.
+    places: where prompts leave snapshots of states; None: layers keep no states.
     """
 
     offload: Callable[[KVAllocator, Contents, RecoveryCosts], Offload] | None = None
-    stops: SnapshotStops | None = None
+    places: SnapshotPlaces | None = None
 
 
 class CacheListener(ContentWatcher, Protocol):
@@ -73,7 +78,7 @@ class PrefixCache:
     def __init__(
         self, allocator: KVAllocator, contents: Contents, caching: Caching, costs: RecoveryCosts
     ) -> None:
-        self.stops = caching.stops
+        self.places = caching.places
         self.settled = True  # neither ``settle`` nor ``store`` has anything to do
         self._contents = contents
         self._block_size = allocator.block_size
@@ -118,6 +123,28 @@ class PrefixCache:
             self._listener.describe(group.request, branch, end)
         if self._offload is not None:
             self._offload.fill(branch, start // size, end // size)
+
+    def leave(
+        self, group: SequenceGroup, branch: Sequence, start: int, end: int
+    ) -> list[tuple[int, int]]:
+        """Where the branch leaves states within these tokens: after how many, in which slots."""
+        assert self.places is not None, "the branch has some"
+        left = []
+        for place, idle in self.places.in_turn(branch.places_between(start, end)):
+            count = place // self._block_size
+            if idle and self._offload is not None:
+                self._offload.store_no_state(branch.block_hashes[count - 1])
+            slot = self._contents.leave(branch.seq_id, branch.block_hashes, count, idle=idle)
+            if slot is not None:
+                left.append((place, slot))
+                if self._listener is not None:
+                    self._listener.describe(group.request, branch, place)
+        return left
+
+    def holds(self, branch: Sequence, place: int, slot: int) -> bool:
+        """Whether that slot is still for what the branch leaves there."""
+        found = self._contents.locate_state(branch.block_hashes[place // self._block_size - 1])
+        return found is not None and found[1] == slot
 
     def widen(self, group: SequenceGroup, demand: Demand) -> Demand:
         """The demand, for what can be fetched as well."""

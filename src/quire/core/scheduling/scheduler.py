@@ -228,6 +228,8 @@ class Scheduler:
         return self._complete(step, now)
 
     def _complete(self, step: Step, now: float) -> Step:
+        if self.prefix_cache is not None and self.prefix_cache.places is not None:
+            self._chunker.leave_states(step, self.prefix_cache)
         for decision in step.decisions:
             self.stats.decisions[decision.what.value] += 1
         news, usage = self._live.take_news(), self.allocator.usage()

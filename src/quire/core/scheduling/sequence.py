@@ -31,10 +31,10 @@ class Sequence:
         "index",
         "num_computed",
         "num_prompt_tokens",
+        "places",
         "root_hash",
         "seq_id",
         "spans",
-        "stops",
         "token_ids",
     )
 
@@ -57,7 +57,7 @@ class Sequence:
         self.spans = spans  # of vectors in its prompt, in their order
         self.cuts: Seq[SoftCut] = ()  # in their order; none of an earlier token can come
         self.block_hashes: list[BlockHash] = []  # of the full blocks of token_ids, in order
-        self.stops: Seq[int] = ()  # positions where chunks end, so that a snapshot can be taken
+        self.places: Seq[int] = ()  # ends of blocks after which its state is left, ascending
         # A dormant branch has no block table: it waits for a sibling to have computed the
         # tokens both share, and forks from it then.
         self.fork_from: Sequence | None = None
@@ -68,10 +68,10 @@ class Sequence:
         """Tokens that are known but not computed; 1 in steady decoding."""
         return len(self.token_ids) - self.num_computed
 
-    def upto_stop(self, start: int, tokens: int) -> int:
-        """How many of ``tokens`` from ``start`` on one chunk may have; there is a stop."""
-        index = bisect_right(self.stops, start)
-        return min(tokens, self.stops[index] - start) if index < len(self.stops) else tokens
+    def places_between(self, start: int, end: int) -> Seq[int]:
+        """Those that a chunk from ``start`` to ``end`` comes by."""
+        places = self.places
+        return places[bisect_right(places, start) : bisect_left(places, end)]
 
     @property
     def num_output_tokens(self) -> int:

@@ -18,7 +18,7 @@ from quire.execution.gpu.graphs import StepSize
 from quire.kernels.ops import AttentionBatch, KVGroupTables, StateSlots
 
 _BY_KV_GROUP = 8  # arrays before those of the KV groups
-_OF_STATES = 3  # and after those: slots, confirmed drafts, new ones
+_OF_STATES = 4  # and after those: slots, confirmed drafts, new ones, where states are left
 
 
 class _Layout(NamedTuple):
@@ -33,7 +33,7 @@ class _Layout(NamedTuple):
     def lengths(self) -> list[int]:
         """Lengths of the arrays before the block tables, in their order."""
         by_kv_group = [self.tokens, self.seqs] * self.kv_groups  # slots, num_dropped
-        of_states = [self.seqs] * (_OF_STATES if self.states else 0)
+        of_states = [*[self.seqs] * (_OF_STATES - 1), self.tokens] if self.states else []
         return [self.tokens] * 3 + [self.seqs + 1] + [self.seqs] * 4 + by_kv_group + of_states
 
     def split(self, buffer: Tensor) -> list[Tensor]:
@@ -146,9 +146,10 @@ class DeviceInputs:
             slots[header.tokens :] = -1
         if self._states:
             arrays[-_OF_STATES][header.seqs :] = -1
+            arrays[-1][header.left :] = -1
 
     def _of_states(self, given: Fields) -> list[Tensor]:
-        """Slots, confirmed drafts and new ones; nothing of those that no sequence has."""
+        """As ``StateSlots``; nothing of what no sequence has."""
         nothing = given.token_ids[:0]
         states = given.attention.states
         if states is None:
@@ -166,7 +167,9 @@ class DeviceInputs:
         token_ids, positions, asked, bounds, contexts, output_starts, places, rows = arrays[
             :_BY_KV_GROUP
         ]
-        states = arrays[-_OF_STATES:] if self._states else None
+        states = StateSlots(*arrays[-_OF_STATES:]) if self._states else None
+        if states is not None and not header.left and (size is None or size.decodes):
+            states = states._replace(left=None)
         by_kv_group = arrays[_BY_KV_GROUP : _BY_KV_GROUP + 2 * layout.kv_groups]
         tables = layout.tables(self._device, self._max_width)
         kv_groups = tuple(
@@ -184,7 +187,7 @@ class DeviceInputs:
             self._block_size,
             bounds,
             None if size is None else size.most,
-            states=None if states is None else StateSlots(*states),
+            states=states,
         )
         fed = places[: header.fed], rows[: header.fed]
         return Fields(token_ids, attention, asked[: header.asked], *fed, token_ids[:0])

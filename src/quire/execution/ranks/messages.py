@@ -15,7 +15,7 @@ from quire.execution.batch import Header, StepBatch
 _KINDS = list(MoveKind)
 _NUMBER_OF = {kind: number for number, kind in enumerate(_KINDS)}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_HEAD = 17  # numbers before all others
+_HEAD = 18  # numbers before all others
 _NONE = -1
 DIGEST = 32  # bytes of an adapter's fingerprint
 _NAME = 16  # bytes of a block's name
@@ -39,7 +39,7 @@ def encode(order: Order) -> bytes:
     block_size = len(contents[0].token_ids) if contents else 0
     numbers = [len(order.moves), len(order.adapters), len(order.used), order.cleared, block_size]
     if batch is None:
-        numbers += [_NONE, 0, 0, 0, 0, 0, 0, 0, 0]
+        numbers += [_NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     else:
         tokens, seqs, widths, _, block_size, asked, _, *counts = batch.header
         numbers += [tokens, seqs, len(widths), block_size, asked, *counts]
@@ -65,7 +65,7 @@ def encode(order: Order) -> bytes:
 def decode(message: bytes) -> Order:
     head = unpack_from(f"{_HEAD}q", message)
     num_moves, num_adapters, num_used, cleared, content_size = head[:5]
-    tokens, seqs, kv_groups, block_size, asked, *counts = head[5:14]
+    tokens, seqs, kv_groups, block_size, asked, *counts = head[5:15]
     moves, place = _moves(message, num_moves, content_size)
     widths = unpack_from(f"{kv_groups}q", message, place)
     sinks = unpack_from(f"{kv_groups}q", message, place + 8 * kv_groups)
@@ -82,7 +82,7 @@ def decode(message: bytes) -> Order:
         bounds = buffer[2 * tokens : 2 * tokens + seqs + 1]
         batch = StepBatch(header, buffer, tuple(bounds.tolist()))
         content = content[8 * size :]
-    rows, width, dtype = head[14:]
+    rows, width, dtype = head[15:]
     states = None
     if rows != _NONE:
         states = torch.frombuffer(content, dtype=_DTYPES[dtype]).view(rows, width)

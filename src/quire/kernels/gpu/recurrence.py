@@ -61,7 +61,15 @@ def recur(x: Tensor, state: LayerState, spec: RecurrentSpec, plan: GPUPlan) -> T
     if isinstance(spec, GatedConvolution):
         out = _convolve(given, spec, plan)
     else:
-        out = _run(given, state, drafts, spec, plan)
+        out = _run(given, state, drafts, spec, plan, states.left)
+    if states.left is not None:
+        programs.keep_left[triton.cdiv(channels, _CHANNELS_AT_ONCE), len(x)](
+            **given,
+            owners=plan.owners,
+            left=states.left,
+            GATED=isinstance(spec, GatedConvolution),
+            STEP=_CHANNELS_AT_ONCE,
+        )
     parts = triton.cdiv(channels, _CHANNELS_AT_ONCE), len(states.slots)
     programs.keep[parts](
         **given,
@@ -100,7 +108,12 @@ def _convolve(given: dict[str, Any], spec: GatedConvolution, plan: GPUPlan) -> T
 
 
 def _run(
-    given: dict[str, Any], state: LayerState, drafts: _Drafts, spec: Recurrence, plan: GPUPlan
+    given: dict[str, Any],
+    state: LayerState,
+    drafts: _Drafts,
+    spec: Recurrence,
+    plan: GPUPlan,
+    left: Tensor | None,
 ) -> Tensor:
     x, slots = given["x"], given["slots"]
     before = drafts.most * len(slots)
@@ -137,6 +150,7 @@ def _run(
         state_stride=state.state.stride(0),
         read=read,
         drafts=drafts.new,
+        left=left,
         most_before=before,
         skip=spec.skip,
         CHANNELS=given["CHANNELS"],

@@ -10,7 +10,7 @@ from quire.core.memory import (
     LayeredAllocator,
     MoveKind,
     PagedAllocator,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
     When,
     hash_blocks,
@@ -19,11 +19,11 @@ from quire.core.memory.pool import BlockPool
 from quire.core.memory.snapshots import Snapshots
 
 SIZE = 4
-STOPS = SnapshotStops(every=40, block_size=SIZE, decoding=64)
+PLACES = SnapshotPlaces(every=40, block_size=SIZE, decoding=64)
 
 
 class Talks:
-    """Requests one after the other, each in chunks that end where snapshots are taken."""
+    """Requests one after the other, each in one chunk that leaves snapshots on its way."""
 
     def __init__(self, slots: int, blocks: int = 500) -> None:
         self.blocks = PagedAllocator(blocks, SIZE)
@@ -41,14 +41,15 @@ class Talks:
         """Its id, how many tokens were found, and how many have blocks but no state."""
         names = hash_blocks(b"", [*prompt, *range(-0, answer)], SIZE)
         demand = Demand(len(prompt), names[: len(prompt) // SIZE])
+        self.allocator.settle()
         fit, seq_id = self.allocator.fit(demand), self.next_id
         cached = self.allocator.admit(seq_id, demand)
         assert cached == fit.cached
-        self.next_id, here = seq_id + 1, cached
-        for end in STOPS.of(len(prompt), cached, cached + fit.stateless):
-            self.grow(seq_id, names, here, end)
-            here = end
-        self.grow(seq_id, names, here, len(prompt))
+        self.next_id = seq_id + 1
+        self.grow(seq_id, names, cached, len(prompt))
+        places = PLACES.of(len(prompt), cached, cached + fit.stateless)
+        for place, idle in PLACES.in_turn(places):
+            self.allocator.leave(seq_id, names, place // SIZE, idle=idle)
         for end in range(len(prompt) + 1, len(prompt) + answer + 1):
             self.grow(seq_id, names, end - 1, end)
         return seq_id, cached, fit.stateless
@@ -78,27 +79,27 @@ def text(first: int, length: int) -> list[int]:
     return list(range(first * 1000, first * 1000 + length))
 
 
-def test_chunks_end_at_the_last_block_where_texts_part_and_every_so_often() -> None:
-    assert STOPS.of(100, 0, 4) == [4, 40, 80, 96]
-    assert STOPS.of(101, 0, 4) == [4, 40, 80, 100]
-    assert STOPS.of(100, 40, 59) == [56, 80, 96]
-    assert STOPS.of(100, 80, 80) == [96] and STOPS.of(100, 96, 96) == []
-    assert STOPS.of(4, 0, 0) == STOPS.of(1, 0, 0) == [] and STOPS.of(5, 0, 0) == [4]
+def test_states_are_left_at_the_last_block_where_texts_part_and_every_so_often() -> None:
+    assert PLACES.of(100, 0, 4) == [4, 40, 80, 96]
+    assert PLACES.of(101, 0, 4) == [4, 40, 80, 100]
+    assert PLACES.of(100, 40, 59) == [56, 80, 96]
+    assert PLACES.of(100, 80, 80) == [96] and PLACES.of(100, 96, 96) == []
+    assert PLACES.of(4, 0, 0) == PLACES.of(1, 0, 0) == [] and PLACES.of(5, 0, 0) == [4]
 
 
-def test_of_a_prompt_that_begins_like_none_they_end_early_too() -> None:
-    assert STOPS.of(100, 0, 0) == [8, 20, 40, 80, 96] and STOPS.of(15, 0, 0) == [8, 12]
-    tiny = SnapshotStops(every=8, block_size=SIZE, decoding=8)
+def test_of_a_prompt_that_begins_like_none_they_are_left_early_too() -> None:
+    assert PLACES.of(100, 0, 0) == [4, 8, 20, 40, 80, 96] and PLACES.of(15, 0, 0) == [4, 8, 12]
+    tiny = SnapshotPlaces(every=8, block_size=SIZE, decoding=8)
     assert tiny.of(15, 0, 0) == [4, 8, 12], "none is shorter than a block"
 
 
-def test_they_end_where_callers_say_that_a_beginning_comes_again() -> None:
-    assert STOPS.of(100, 0, 4, [31, 2**40]) == [4, 28, 40, 80, 96]
-    assert STOPS.of(100, 40, 40, [31, 99, 100]) == [80, 96]
+def test_they_are_left_where_callers_say_that_a_beginning_comes_again() -> None:
+    assert PLACES.of(100, 0, 4, [31, 2**40]) == [4, 28, 40, 80, 96]
+    assert PLACES.of(100, 40, 40, [31, 99, 100]) == [80, 96]
 
 
 def test_who_is_the_first_to_part_finds_half_of_what_is_there() -> None:
-    for shared in range(8, 200):
+    for shared in range(4, 200):
         talks = Talks(slots=30)
         talks.ask([*text(1, shared), *text(2, 20)])
         found, lacking = talks.ask([*text(1, shared), *text(3, 9)])
@@ -112,10 +113,20 @@ def test_early_states_go_before_those_that_texts_go_on_from() -> None:
     assert talks.depths() == [36] * 4
 
 
+def test_the_earliest_displace_no_other() -> None:
+    assert PLACES.in_turn([4, 8, 28, 40]) == [(28, False), (40, False), (4, True), (8, False)]
+    talks = Talks(slots=4)  # one is live
+    talks.ask(text(1, 39))
+    assert talks.depths() == [8, 20, 36]
+    talks = Talks(slots=5)
+    talks.ask(text(1, 39))
+    assert talks.depths() == [4, 8, 20, 36]
+
+
 def test_a_prompt_goes_on_from_the_deepest_state_before_its_last_token() -> None:
     talks = Talks(slots=8)
     assert talks.ask(text(1, 30)) == (0, 0)
-    assert talks.depths() == [8, 20, 28]
+    assert talks.depths() == [4, 8, 20, 28]
     assert talks.ask(text(1, 30)) == (28, 0)
     assert talks.ask(text(1, 28)) == (20, 4), "a token is left to compute"
     assert talks.ask([*text(1, 29), 5, 6, 7]) == (28, 0)
@@ -131,7 +142,7 @@ def test_answers_leave_their_last_state_alone() -> None:
     talks = Talks(slots=8)
     prompt = text(1, 10)
     assert talks.ask(prompt, answer=25) == (0, 0)
-    assert talks.depths() == [8, 32]
+    assert talks.depths() == [4, 8, 32]
     assert talks.ask([*prompt, *range(25), *text(2, 5)]) == (32, 0)
 
 
@@ -170,7 +181,7 @@ def test_who_goes_on_from_an_answer_does_not_part_there() -> None:
     talks = Talks(slots=9)
     talks.ask(text(1, 10), answer=29)
     talks.ask([*text(1, 10), *range(29), *text(2, 20)])
-    assert talks.depths() == [8, 32, 36, 40, 56]
+    assert talks.depths() == [4, 8, 32, 36, 40, 56]
     assert talks.parted() == 0
     talks.ask([*text(1, 10), *range(29), *text(3, 20)])
     assert talks.parted() == 1, "36 is where two texts have parted"
@@ -237,8 +248,8 @@ def test_a_state_cannot_be_cut_back() -> None:
 
 
 def test_drafts_end_where_a_snapshot_is_taken() -> None:
-    stops = SnapshotStops(every=40, block_size=4, decoding=8)
-    assert [stops.most_drafts(known) for known in (7, 8, 12, 14, 15, 16)] == [0, 7, 3, 1, 0, 7]
+    places = SnapshotPlaces(every=40, block_size=4, decoding=8)
+    assert [places.most_drafts(known) for known in (7, 8, 12, 14, 15, 16)] == [0, 7, 3, 1, 0, 7]
 
 
 def test_what_comes_back_is_worth_what_it_was() -> None:

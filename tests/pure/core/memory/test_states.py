@@ -16,7 +16,7 @@ from quire.core.memory import (
     LayeredAllocator,
     MoveKind,
     PagedAllocator,
-    SnapshotStops,
+    SnapshotPlaces,
     StateAllocator,
     When,
     Window,
@@ -75,7 +75,7 @@ class StatesMachine(RuleBasedStateMachine):
         self.states = StateAllocator(slots, size, host, kept, alive)
         self.allocator = LayeredAllocator(size, groups, self.states)
         self.size, self.number, self.roomy = size, len(groups), blocks == 1000
-        self.stops = SnapshotStops(kept.every, size, kept.decoding)
+        self.places = SnapshotPlaces(kept.every, size, kept.decoding)
         self.device: dict[int, Slot] = {}
         self.host: dict[int, Slot] = {}
         self.most_drafts = drafts
@@ -152,7 +152,12 @@ class StatesMachine(RuleBasedStateMachine):
             writes.append(self.arrive(tuple(prompt), moves))
         self.replay(moves)
         done = [write for write in writes if write is not None]
-        assert len({write.slot for write in done}) == len(done), "two write one slot"
+        left: dict[int, Text] = {}
+        for write in done:
+            self.leave(write, left, data.draw(st.booleans()))
+        slots = [*(write.slot for write in done), *left]
+        assert len(set(slots)) == len(slots), "two write one slot"
+        self.device |= {slot: Slot(text) for slot, text in left.items()}
         for seq_id, slot, start, text, confirmed, drafts in done:
             held = self.device.get(slot, Slot(()))
             assert not start or held.text + held.drafts[:confirmed] == text[:start]
@@ -162,6 +167,18 @@ class StatesMachine(RuleBasedStateMachine):
             if drafts:
                 self.allocator.trim(seq_id, len(text) + right)
                 self.commit(seq_id, len(text), self.texts[seq_id])
+
+    def leave(self, write: Write, left: dict[int, Text], every: bool) -> None:
+        """Take snapshots within what is written, by their slots: of every block, or of the last."""
+        size, free = self.size, self.states.device.num_free
+        counts = range((len(write.text) - 1) // size, write.start // size, -1)
+        names = hash_blocks(b"", write.text, size)
+        for count in () if write.drafts else counts if every else counts[:1]:
+            slot = self.allocator.leave(write.seq_id, names, count)
+            if slot is not None:
+                left[slot] = write.text[: count * size]
+                assert self.states.device.find(names[count - 1]) == slot
+        assert self.states.device.num_free == free, "it is nobody's"
 
     def arrive(self, prompt: Text, moves: list[BlockMove]) -> Write | None:
         demand = Demand(len(prompt), hash_blocks(b"", prompt, self.size))
@@ -177,8 +194,8 @@ class StatesMachine(RuleBasedStateMachine):
         assert cached + fit.stateless < len(prompt)
         self.next_id += 1
         self.texts[seq_id], self.prompts[seq_id] = prompt[:cached], len(prompt)
-        stops = self.stops.of(len(prompt), cached, cached + fit.stateless)
-        end = stops[0] if stops else len(prompt)
+        places = self.places.of(len(prompt), cached, cached + fit.stateless)
+        end = places[-1] if places else len(prompt)
         write = self.grow(seq_id, prompt[:end], moves)
         assert write is not None, "what is let in has room to begin"
         return write

@@ -238,12 +238,14 @@ def _total(products, DK_PAD: tl.constexpr, COLUMNS: tl.constexpr):
 def _run(
     tile, begin, end, before, first, confirmed,
     mixed, decays, strengths, read, skip, most_before, head, key_head, keys, inside, columns,
-    wanted,
+    wanted, left, slots_of, state_stride,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     DK_PAD: tl.constexpr, COLUMNS: tl.constexpr,
     CHANNELS: tl.constexpr, DELTA: tl.constexpr, BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """The state [DK, columns] after the tokens at places [begin, end), which are read out.
+
+    left: see ``recur``; slots_of: where the state's numbers are in slot 0.
 
     The next token's numbers are asked for before those of this one are used.
     """
@@ -282,6 +284,10 @@ def _run(
             result += tl.load(skip + head) * value
         at = read + (row - most_before) * (HEADS * DV) + head * DV + columns
         tl.store(at, result, mask=wanted & (place >= confirmed))
+        if left is not None:
+            other = tl.load(left + first + place - confirmed, mask=place >= confirmed, other=-1)
+            there = inside[:, None] & wanted[None, :] & (other >= 0)
+            tl.store(slots_of + other * state_stride, tile, mask=there)
         row = next_row
         query, key, value, decay, strength = (
             next_query, next_key, next_value, next_decay, next_strength,
@@ -291,13 +297,14 @@ def _run(
 
 @triton.jit(
     do_not_specialize=["most_before"],
-    do_not_specialize_on_alignment=["starts", "contexts", "slots", "counts", "drafts"],
+    do_not_specialize_on_alignment=["starts", "contexts", "slots", "counts", "drafts", "left"],
 )
 def recur(
     mixed, decays, strengths,  # of ``prepare``
     state, state_stride,  # [slots, HEADS, DK, DV] float32
     read,  # [T, HEADS DV] float32
     starts, contexts, slots, counts, drafts,  # [S + 1], [S], [S], [S], [S] int64; None: no drafts
+    left,  # [T] int64, another slot for what the state is after a token, -1: none; None: of all
     most_before,
     skip,  # [HEADS] float32, or None
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
@@ -315,23 +322,24 @@ def recur(
         keys, columns = tl.arange(0, DK_PAD), part * COLUMNS + tl.arange(0, COLUMNS)
         inside, wanted = keys < DK, columns < DV
         mask = inside[:, None] & wanted[None, :]
-        place = state + slot * state_stride + (head * DK + keys)[:, None] * DV + columns[None, :]
+        slots_of = state + (head * DK + keys)[:, None] * DV + columns[None, :]
+        place = slots_of + slot * state_stride
         tile = tl.load(place, mask=mask & (fresh == 0), other=0.0)
         before, end = seq * MOST_DRAFTS, confirmed + new
         known = end - _of(drafts, seq)
         tile = _run(
             tile, confirmed * 0, known, before, first, confirmed,
             mixed, decays, strengths, read, skip, most_before, head, key_head, keys, inside,
-            columns, wanted, HEADS, KEY_HEADS, DK, DV, DK_PAD, COLUMNS, CHANNELS, DELTA,
-            BY_CHANNEL,
+            columns, wanted, left, slots_of, state_stride, HEADS, KEY_HEADS, DK, DV, DK_PAD,
+            COLUMNS, CHANNELS, DELTA, BY_CHANNEL,
         )  # fmt: skip
         tl.store(place, tile, mask=mask)
         if MOST_DRAFTS > 0:
             _run(
                 tile, known, end, before, first, confirmed,
                 mixed, decays, strengths, read, skip, most_before, head, key_head, keys, inside,
-                columns, wanted, HEADS, KEY_HEADS, DK, DV, DK_PAD, COLUMNS, CHANNELS, DELTA,
-                BY_CHANNEL,
+                columns, wanted, None, slots_of, state_stride, HEADS, KEY_HEADS, DK, DV, DK_PAD,
+                COLUMNS, CHANNELS, DELTA, BY_CHANNEL,
             )  # fmt: skip
 
 
@@ -422,6 +430,42 @@ def keep(
             fresh, channels, mask, CHANNELS, KERNEL, GATED,
         )  # fmt: skip
         tl.store(older + number * CHANNELS + channels, seen, mask=mask)
+
+
+@triton.jit(
+    do_not_specialize_on_alignment=["owners", "left", "starts", "contexts", "slots", "counts"]
+)
+def keep_left(
+    x, x_stride, inputs, inputs_stride, rows, rows_stride,  # as ``prepare``
+    owners, left,  # [T] int64, as ``recur``
+    starts, contexts, slots, counts,
+    CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, KERNEL: tl.constexpr,
+    MOST_DRAFTS: tl.constexpr, GATED: tl.constexpr,
+    STEP: tl.constexpr,  # channels of a program
+):  # fmt: skip
+    """Program (p, t): the slot that is left the state after token t keeps what goes with it.
+
+    Before ``keep`` writes over what is read.
+    """
+    token = tl.program_id(1).to(tl.int64)
+    other = tl.load(left + token)
+    if other >= 0:
+        channels = tl.program_id(0) * STEP + tl.arange(0, STEP)
+        seq = tl.load(owners + token)
+        slot, first, _, confirmed, fresh = _sequence(starts, contexts, slots, counts, seq)
+        mask = (channels < CHANNELS) & (slot >= 0)
+        kept = None
+        if MOST_DRAFTS > 0:
+            kept = inputs + slot * inputs_stride
+        after = token - first + confirmed + 1
+        for number in tl.static_range(KERNEL - 1):
+            seen = _seen(
+                x, x_stride, kept, COLUMNS, rows + slot * rows_stride, first,
+                after + (number - (KERNEL - 1)), confirmed, fresh, channels, mask, CHANNELS,
+                KERNEL, GATED,
+            )  # fmt: skip
+            target = rows + other * rows_stride + number * CHANNELS + channels
+            tl.store(target, seen, mask=mask)
 
 
 @triton.jit(do_not_specialize_on_alignment=["starts", "slots", "drafts"])
