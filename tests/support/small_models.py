@@ -451,6 +451,35 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "exaone": ("ExaoneConfig", SMALL_LLAMA),
+    "internlm3": (
+        "InternLM3Config",
+        {**SMALL_LLAMA, "head_dim": 24, "attention_bias": True, "mlp_bias": True},
+    ),
+    "iquestcoder": ("IQuestCoderConfig", {**SMALL_LLAMA, "head_dim": 24}),
+    "sarvam_moe": (
+        "SarvamMoEConfig",
+        {**SMALL_LLAMA, **_ROUTED, "head_dim": 24, "num_hidden_layers": 3},
+    ),
+    "sarvam_mla": (
+        "SarvamMLAConfig",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            **_LATENT,
+            "q_lora_rank": None,
+            "num_hidden_layers": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            **_rope(
+                "yarn",
+                factor=8.0,
+                original_max_position_embeddings=32,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
+        },
+    ),
     "arcee": ("ArceeConfig", {**SMALL_LLAMA, "mlp_bias": True}),
     "nemotron": ("NemotronConfig", SMALL_LLAMA),
     "seed_oss": (

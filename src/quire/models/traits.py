@@ -153,6 +153,14 @@ _HUNYUAN = Traits(
     varied=variants.hunyuan,
 )
 
+_BAILING = TensorNames(
+    embedding="word_embeddings",
+    qkv=("attention.query_key_value",),
+    output="attention.dense",
+    query_norm="attention.query_layernorm",
+    key_norm="attention.key_layernorm",
+)
+
 TRAITS: Mapping[str, Traits] = {
     "LlamaForCausalLM": Traits(),
     "MistralForCausalLM": _MISTRAL,
@@ -323,7 +331,59 @@ TRAITS: Mapping[str, Traits] = {
         theta=500_000.0,
         varied=mixtures.llama4,
     ),
+    "MiniCPMForCausalLM": Traits(varied=variants.minicpm, foreign=("sparse_config", "num_experts")),
     "MiniCPM3ForCausalLM": Traits(varied=variants.minicpm3),
+    "IQuestCoderForCausalLM": Traits(foreign=("clip_qkv", "use_sliding_window")),
+    "InternLM2ForCausalLM": Traits(
+        names=TensorNames(
+            embedding="tok_embeddings",
+            heads=("output",),
+            qkv=("attention.wqkv",),
+            output="attention.wo",
+            up=("feed_forward.w1", "feed_forward.w3"),
+            down="feed_forward.w2",
+            attention_before="attention_norm",
+            mlp_before="ffn_norm",
+        ),
+        mlp_bias=False,
+        row_order="groups",
+    ),
+    "InternLM3ForCausalLM": Traits(output_bias="mlp_bias"),
+    "ExaoneForCausalLM": Traits(
+        names=TensorNames(
+            roots=("transformer",),
+            embedding="wte",
+            layers="h",
+            final_norm="ln_f",
+            qkv=tuple(f"attn.attention.{part}_proj" for part in "qkv"),
+            output="attn.attention.out_proj",
+            up=("mlp.c_fc_0", "mlp.c_fc_1"),
+            down="mlp.c_proj",
+            attention_before="ln_1",
+            mlp_before="ln_2",
+        ),
+        theta=500_000.0,
+    ),
+    "BailingMoeV2ForCausalLM": Traits(
+        names=_BAILING,
+        qkv_bias="use_qkv_bias",
+        output_bias="use_bias",
+        mlp_bias=False,
+        rotary_share=0.5,
+        varied=mixtures.bailing,
+        foreign=("norm_head", "use_sliding_window"),
+    ),
+    "SarvamMoEForCausalLM": Traits(
+        names=_BAILING,
+        qkv_bias="use_qkv_bias",
+        output_bias="use_bias",
+        mlp_bias=False,
+        rotary_share=1.0,
+        theta=8_000_000.0,
+        varied=mixtures.bailing,
+        foreign=("norm_head",),
+    ),
+    "SarvamMLAForCausalLM": Traits(mlp_bias=False, varied=mixtures.sarvam_mla),
     "YoutuForCausalLM": Traits(mlp_bias=False, varied=variants.latent),
     "Dots1ForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.deepseek),
     "ExaoneMoeForCausalLM": Traits(

@@ -269,12 +269,17 @@ def indexed(fields: ConfigFields, plan: Blueprint, interleaved: bool) -> Bluepri
 
 
 def minicpm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
-    """The same, with multipliers of embeddings, layers and logits."""
+    """The same, with multipliers."""
+    return _latent(fields, minicpm(fields, plan), interleaved=False)
+
+
+def minicpm(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Multipliers of embeddings, layers and logits."""
     of_layers, hidden = len(plan.windows) ** 0.5, plan.hidden_size
     depth = 1.4 if "scale_depth" not in fields.values else of_layers  # null: none
     base = 256 if "dim_model_base" not in fields.values else hidden
     return replace(
-        _latent(fields, plan, interleaved=False),
+        plan,
         embedding_scale=fields.get("scale_emb", float, 12.0),
         embedding_scale_in_dtype=True,
         residual_scale=fields.get("scale_depth", float, depth) / of_layers,
