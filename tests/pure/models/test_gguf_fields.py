@@ -182,6 +182,7 @@ def test_every_architecture_is_asked(name: str, tmp_path: Path) -> None:
         f"{name}.attention.layer_norm_epsilon": floating(1e-5),
         f"{name}.expert_used_count": number(2),
         f"{name}.rope.scale_linear": floating(2.0),
+        **({f"{name}.embedding_scale": floating(12.0)} if name == "minicpm" else {}),
     }
     if any(record.name == name and record.has_experts for record in ARCHITECTURES):
         fields[f"{name}.expert_count"] = number(4)

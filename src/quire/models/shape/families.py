@@ -396,7 +396,7 @@ FAMILIES = (
     _plain("gptj", "GPTJForCausalLM"),
     FamilyFacts(
         "falcon", "FalconForCausalLM", gated_mlp=False, tied=True, stretches=True,
-        own_fields=("num_kv_heads", "multi_query", "new_decoder_architecture"),
+        own_fields=("num_kv_heads", "multi_query", "new_decoder_architecture", "heads_in_order"),
     ),
     _plain("phi", "PhiForCausalLM", stretches=True),
     _plain("bloom", "BloomForCausalLM", tied=True),
