@@ -285,6 +285,11 @@ WIDE: Mapping[str, Mapping[str, Any]] = {
         "no_rope_layer_interval": 4,
     },
     "mistral4": {"moe_intermediate_size": 256},
+    "glm_moe_dsa": {"moe_intermediate_size": 256, "first_k_dense_replace": 1},
+    "mimo_v2_flash": {"moe_intermediate_size": 256},
+    "glm": {"attention_bias": True},
+    "falcon": {"ffn_hidden_size": 256},
+    "sarvam_moe": {"moe_intermediate_size": 256, "n_shared_experts": 1},
     "kimi_linear": {"linear_num_heads": 4, "linear_head_dim": 32, "moe_intermediate_size": 256},
 }
 _WIDTHS = {"hidden_size": 256, "intermediate_size": 256, "initializer_range": 0.1}

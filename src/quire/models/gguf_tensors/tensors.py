@@ -201,24 +201,10 @@ def _parted_places(
     file: GGUFFile, architecture: Architecture, name: str, info: TensorInfo
 ) -> Iterator[tuple[str, _Place]]:
     """The places of a tensor that holds queries, then keys, then values of all heads."""
-    of, layer = f"{architecture.name}.", int(name.split(".")[1])
-    count, width, shared, key, value = (
-        file.metadata.get(f"{of}{own}")
-        for own in (
-            _HEADS, "embedding_length", f"{_HEADS}_kv", "attention.key_length",
-            "attention.value_length",
-        )
-    )  # fmt: skip
-    if is_list(shared):
-        shared = shared[layer] if layer < len(shared) else 0
-    sizes = (count, width, count if shared is None else shared)
-    if not all(type(one) is int and one > 0 for one in sizes):
-        raise ModelError(f"{file.path}: {of}{_HEADS} and {_HEADS}_kv must be at least 1")
-    key = width // count if key is None else key
-    rows = (count * key, sizes[2] * key, sizes[2] * (key if value is None else value))
-    if not all(type(one) is int and one > 0 for one in rows) or info.shape[0] != sum(rows):
+    rows = _rows_of_heads(file, architecture.name, int(name.split(".")[1]))
+    if info.shape[0] != sum(rows):
         raise ModelError(
-            f"{file.path}: {short(name)} has {info.shape[0]:,} rows, and heads have {short(rows)}"
+            f"{file.path}: {short(name)} has {info.shape[0]:,} rows, and heads have {sum(rows):,}"
         )
     start, of_row = info.start, info.num_bytes // info.shape[0]
     for part, own in zip("qkv", rows, strict=True):
@@ -227,6 +213,23 @@ def _parted_places(
         assert found is not None, "all families have queries, keys and values"
         yield found, _Place(name, info._replace(shape=shape, start=start, num_bytes=size))
         start += size
+
+
+def _rows_of_heads(file: GGUFFile, name: str, layer: int) -> tuple[int, int, int]:
+    """Numbers of all queries, keys and values of a layer. ModelError: a field is no size."""
+
+    def size(field: str, usual: int | None = None) -> int:
+        value = file.metadata.get(f"{name}.{field}", usual)
+        if is_list(value):
+            value = value[layer] if layer < len(value) else None
+        if type(value) is not int or value < 1:
+            raise ModelError(f"{file.path}: {name}.{field} must be at least 1, not {short(value)}")
+        return value
+
+    queries = size(_HEADS)
+    keys = size(f"{_HEADS}_kv", queries)
+    key = size("attention.key_length", size("embedding_length") // queries)
+    return queries * key, keys * key, keys * size("attention.value_length", key)
 
 
 def _each(
