@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from references.packages import Unreachable
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
 from support.published import PUBLISHED, published
-from support.small_models import VOCAB_SIZE, make_model
+from support.small_models import SMALL_LLAMA, VOCAB_SIZE, make_model, save_tokenizer
 
 PROMPT = random_prompts(45)[0]
 ENDS = (3, 30, 45)
@@ -411,6 +413,51 @@ def test_log_probabilities(name: str, tmp_path: Path) -> None:
     assert largest_gap(ours, expected) < TOLERANCE
     for end, their in zip(ENDS, theirs, strict=not case.otherwise):
         assert largest_gap(ours[end - 1], their) < TOLERANCE * case.rough
+
+
+def test_muse_glimmer(tmp_path: Path) -> None:
+    """Which transformers has in a model that sees images alone."""
+    text = {
+        **SMALL_LLAMA,
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "sliding_window": 12,
+        "qk_scale_factor": 1.7,
+        "output_multiplier": 0.6,
+        "final_logit_softcapping": 8.0,
+    }
+    seeing = {
+        "patch_size": 4,
+        "pos_emb_height": 4,
+        "pos_emb_width": 4,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    ids = dict.fromkeys(("image_token_id", "video_token_id"), 2)
+    between = {"out_hidden_size": 48, "projector_hidden_size": 32}
+    config = transformers.MuseGlimmerConfig(
+        text_config=text, vision_config=seeing, **ids, **between
+    )
+    torch.manual_seed(0)
+    model = transformers.MuseGlimmerForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+        expected = model(input_ids=torch.tensor([PROMPT])).logits[0]
+    model.save_pretrained(tmp_path / "source")
+    save_tokenizer(tmp_path / "source")
+    try:
+        path = converted(tmp_path / "source", tmp_path / "model.gguf")
+        theirs = logprobs(path, [PROMPT[:end] for end in ENDS])
+    except Unreachable as error:
+        pytest.skip(str(error))
+    ours = PagedHarness(load_model(path)).prefill([PROMPT], 7)[0]
+    assert largest_gap(ours, expected) < TOLERANCE
+    for end, their in zip(ENDS, theirs, strict=True):
+        assert largest_gap(ours[end - 1], their) < TOLERANCE
 
 
 def add_unused_keys(path: Path, first: int, count: int) -> None:

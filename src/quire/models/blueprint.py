@@ -209,9 +209,9 @@ class LearnedPlan(NamedTuple):
     project_out: str = "project_out"
 
 
-HeadNorms = Literal["each", "all", "each turned", "bare"]
+HeadNorms = Literal["each", "all", "each turned", "bare", "all bare"]
 """Norms of queries and keys: of each head; of all together; of each head after it is turned; of
-each head that is turned, without weights, so before or after."""
+each head that is turned, without weights, so before or after; of each head, likewise."""
 
 RowOrder = Literal["heads", "pairs", "groups"]
 """How the outputs of q, k and v are stored: in our order; the two dimensions that are turned
@@ -250,6 +250,8 @@ class Blueprint:
     gated_attention: bool = False
     gates_by_head: bool = False  # one for all numbers of a head
     parallel: bool = False
+    output_norm: NormKind | None = None  # of what parts give; None: as others
+    final_norm: NormKind | None = None  # likewise, of what the head is given
     norms_after: bool = False  # those of a part are after the sum, not before it
     softcap: float | None = None
     sinks_in_windows: bool = False  # layers without a window have no sink logits

@@ -254,6 +254,14 @@ TRAITS: Mapping[str, Traits] = {
     "Jais2ForCausalLM": Traits(
         names=_UNGATED, biases=True, norm=_LAYER_NORM, eps="layer_norm_eps", activation="relu2"
     ),
+    "MuseGlimmerForCausalLM": Traits(
+        names=replace(_SANDWICHED, gate="self_attn.gate_proj"),
+        mlp_bias=False,
+        norm=NormKind(around_one=True),
+        activation_field="hidden_activation",
+        varied=variants.muse,
+        foreign=("attention_bias",),
+    ),
     "ArceeForCausalLM": Traits(names=_UNGATED, activation="relu2"),
     "NemotronForCausalLM": Traits(
         names=_UNGATED,

@@ -233,6 +233,27 @@ def nanochat(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     )
 
 
+def muse(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """What comes into the layers and all heads are normalised; layers that see everything know no
+    positions, and attention is gated.
+    """
+    rope_of = tuple(None if window is None else 0 for window in plan.windows)
+    eps = fields.epsilon("post_norm_eps", 1e-8)
+    scale = fields.get("qk_scale_factor", float, 3.87)
+    alike = fields.get("norms_alike", bool, False)  # as GGUF files have them, the scale in one
+    return replace(
+        thetas_by_layer(fields, replace(plan, rope_of=rope_of)),
+        attention_scale=plan.attention_scale if alike else plan.attention_scale * scale,
+        head_norms="each" if alike else "all bare",
+        gated_attention=True,
+        embedding_norm=True,
+        output_norm=replace(plan.norm, eps=eps),
+        final_norm=replace(plan.norm, around_one=alike),
+        logits_scale=fields.get("output_multiplier", float, 256**0.5 / 6656**0.5),
+        logits_softcap=_cap(fields, "final_logit_softcapping", 20.0),
+    )
+
+
 def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Four multipliers."""
     scaling = fields.get("logits_scaling", float, 1.0)

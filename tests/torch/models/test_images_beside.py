@@ -101,6 +101,28 @@ _LLAMA_4 = {
     "projector_input_dim": 32,
     "projector_output_dim": 32,
 }
+_MUSE = {
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "sliding_window": 8,
+    "qk_scale_factor": 1.7,
+    "output_multiplier": 0.6,
+    "final_logit_softcapping": 3.0,
+    "post_norm_eps": 1e-2,
+}
+_MUSE_BETWEEN = {
+    **dict.fromkeys(("image_token_id", "video_token_id"), 7),
+    "out_hidden_size": 48,
+    "projector_hidden_size": 32,
+}
+_MUSE_SEES = {
+    "patch_size": 4,
+    "pos_emb_height": 4,
+    "pos_emb_width": 4,
+    **dict.fromkeys(("hidden_size", "intermediate_size"), 32),
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 # By class: what the decoder is, beside the sizes; what sees; what is beside both.
 _WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
     "Llava": ({"model_type": "llama"}, _CLIP, {"image_token_index": 5, "vision_feature_layer": -1}),
@@ -125,6 +147,7 @@ _WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, A
     "Qwen3_5": (_DELTA, _DEEP, _QWEN_IDS),
     "Qwen3_5Moe": ({**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 32}, _DEEP, _QWEN_IDS),
     "Qwen2VL": ({"rope_parameters": _MROPE}, {**_QWEN, "embed_dim": 32}, _QWEN_IDS),
+    "MuseGlimmer": (_MUSE, _MUSE_SEES, _MUSE_BETWEEN),
     "AyaVision": ({"model_type": "cohere2"}, _SIGLIP, {"image_token_index": 5}),
     "InternVL": ({"model_type": "qwen2"}, _INTERN, {"image_token_id": 5}),
     "LlavaOnevision": ({"model_type": "qwen2"}, _SIGLIP, {"image_token_index": 5}),
@@ -139,6 +162,10 @@ def _made(name: str, directory: Path) -> Any:
     config = make_config(text_config={**_SIZES, **text}, vision_config={**seeing}, **more)
     torch.manual_seed(0)
     whole = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    with torch.no_grad():
+        for parameter in whole.parameters():
+            if parameter.ndim == 1:  # norms are neither ones nor zeros
+                parameter.add_(0.2 * torch.randn(parameter.shape))
     whole.save_pretrained(directory)
     save_tokenizer(directory)
     return whole

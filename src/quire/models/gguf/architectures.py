@@ -440,6 +440,15 @@ ARCHITECTURES = (
         fixed={"norm_topk_prob": True},
         fields={**_WINDOW, "expert_feed_forward_length": "moe_intermediate_size"},
     ),
+    Architecture(
+        "muse-glimmer", "muse_glimmer_text", "MuseGlimmerForCausalLM", interleaved=True,
+        norms_with_one=True, names={**_AROUND, "attn_gate": "self_attn.gate_proj"},
+        fields={
+            **_WINDOW, "final_logit_softcapping": "final_logit_softcapping",
+            "logit_scale": "output_multiplier",
+        },
+        fixed={"norms_alike": True},
+    ),
     Architecture("jais2", "jais2", "Jais2ForCausalLM", eps=LAYER_NORM),
     Architecture(
         "granite_swa", "granite_swa", "GraniteSWAForCausalLM", interleaved=True,

@@ -289,6 +289,14 @@ FAMILIES = (
             "floor_scale", "attn_scale", "for_llm_compressor", "attention_chunk_size",
         ),
     ),
+    FamilyFacts(
+        "muse_glimmer_text", "MuseGlimmerForCausalLM", window="alternating", full_every=4,
+        gated_attention=True,
+        own_fields=(
+            "qk_scale_factor", "output_multiplier", "post_norm_eps", "layer_rope_theta",
+            "norms_alike",
+        ),
+    ),
     FamilyFacts("arcee", "ArceeForCausalLM", gated_mlp=False, stretches=True),
     FamilyFacts("nemotron", "NemotronForCausalLM", gated_mlp=False, stretches=True),
     FamilyFacts("seed_oss", "SeedOssForCausalLM", head_size=128, stretches=True),

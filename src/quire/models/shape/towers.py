@@ -29,6 +29,7 @@ WITH_IMAGES: Mapping[str, str] = {
         ("llava_next", "LlavaNext"),
         ("llava_onevision", "LlavaOnevision"),
         ("mistral3", "Mistral3"),
+        ("muse_glimmer", "MuseGlimmer"),
         ("qwen2_vl", "Qwen2VL"),
         ("qwen2_5_vl", "Qwen2_5_VL"),
         ("qwen3_vl", "Qwen3VL"),

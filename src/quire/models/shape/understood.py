@@ -138,7 +138,7 @@ GUESSING = (
 
 _OF_IMAGES = re.compile(
     r"vision|image|video|audio|mm_tokens|_token_index$|_token_id$|processor_class|placeholder"
-    r"|projector|spatial_merge|^downsample_|^adapter_layer_norm"
+    r"|projector|spatial_merge|^downsample_|^adapter_layer_norm|^out_hidden_size$"
 )
 
 _AT_REST: Mapping[str, object] = {
