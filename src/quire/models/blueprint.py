@@ -50,7 +50,12 @@ class TensorNames:
         """The names in a model that sees images, as savers have had them."""
         return replace(
             self,
-            roots=("model.language_model", "language_model.model", *self.roots),
+            roots=(
+                "model.language_model",
+                "language_model.model",
+                "model.text_model",
+                *self.roots,
+            ),
             heads=("lm_head", "language_model.lm_head"),
             beside=(*self.beside, *_OF_IMAGES),
         )
@@ -66,6 +71,12 @@ _OF_IMAGES = tuple(
         "embed_vision.",
         "embed_audio.",
         "multi_modal_projector.",
+        "mm_projector.",
+        "projector.",
+        "connector.",
+        "merger.",
+        "mlp1.",
+        "visual_embeddings_table.",
         "image_newline",
     )
 )

@@ -134,6 +134,12 @@ _GATE_AND_UP = replace(_PLAIN, up=("mlp.gate_up_proj",))
 _GLM = Traits(
     names=_GATE_AND_UP, output_bias=False, mlp_bias=False, row_order="pairs", rotary_share=0.5,
 )  # fmt: skip
+_GLM_4 = replace(
+    _GLM,
+    names=replace(
+        _GATE_AND_UP, attention_output="post_self_attn_layernorm", mlp_output="post_mlp_layernorm"
+    ),
+)
 _ERNIE = Traits(
     qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", row_order="pairs",
     theta=500_000.0,
@@ -276,14 +282,8 @@ TRAITS: Mapping[str, Traits] = {
     "Ernie4_5ForCausalLM": _ERNIE,
     "Ernie4_5_MoeForCausalLM": replace(_ERNIE, varied=mixtures.ernie, foreign=("use_bias",)),
     "GlmForCausalLM": _GLM,
-    "Glm4ForCausalLM": replace(
-        _GLM,
-        names=replace(
-            _GATE_AND_UP,
-            attention_output="post_self_attn_layernorm",
-            mlp_output="post_mlp_layernorm",
-        ),
-    ),
+    "Glm4ForCausalLM": _GLM_4,
+    "Glm4vForCausalLM": replace(_GLM_4, biases=True),
     "Glm4MoeForCausalLM": _GLM_MOE,
     "SolarOpenForCausalLM": replace(_GLM_MOE, rotary_share=1.0, theta=1_000_000.0),
     "DeepseekV2ForCausalLM": Traits(varied=mixtures.deepseek_v2),
