@@ -7,6 +7,7 @@ zeros, so that greedy tokens vary and a forgotten tensor shows.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -1096,6 +1097,17 @@ def _name_as_published(file: Path) -> None:
         file,
         {"format": "pt"},
     )
+
+
+def save_whole(model: Any, directory: Path) -> None:
+    """Save a model that sees images, and a tokenizer, as such models are published: layers of some
+    decoders are called otherwise where transformers saves them.
+    """
+    model.save_pretrained(directory)
+    file = directory / "model.safetensors"
+    own = re.compile(r"^(language_model\.model\.)(blocks|encoder\.layers)\.")
+    save_file({own.sub(r"\1layers.", k): v for k, v in load_file(file).items()}, file)
+    save_tokenizer(directory)
 
 
 def save_tokenizer(directory: Path) -> None:

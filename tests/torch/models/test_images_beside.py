@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from quire.core.errors import ModelError
@@ -22,7 +21,7 @@ from quire.models.shape import read_shape
 from support.hf_reference import random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import Tensors, rewritten
-from support.small_models import VOCAB_SIZE, save_tokenizer
+from support.small_models import VOCAB_SIZE, save_whole
 
 _SIZES: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE,
@@ -199,17 +198,8 @@ def _made(name: str, directory: Path) -> Any:
         for parameter in whole.parameters():
             if parameter.ndim == 1:  # norms are neither ones nor zeros
                 parameter.add_(0.2 * torch.randn(parameter.shape))
-    whole.save_pretrained(directory)
-    save_tokenizer(directory)
-    file = directory / "model.safetensors"
-    tensors = load_file(file)
-    save_file({_published(key): tensor for key, tensor in tensors.items()}, file)
+    save_whole(whole, directory)
     return whole
-
-
-def _published(name: str) -> str:
-    """Layers of some decoders are called otherwise where transformers saves them."""
-    return re.sub(r"^(language_model\.model\.)(blocks|encoder\.layers)\.", r"\1layers.", name)
 
 
 def _logits(directory: Path, prompt: list[int]) -> Tensor:
