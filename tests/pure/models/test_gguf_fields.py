@@ -193,6 +193,20 @@ def test_every_architecture_is_asked(name: str, tmp_path: Path) -> None:
         config_of(open_gguf(written(file, tmp_path / "model.gguf")))
 
 
+def test_what_a_file_does_not_say_is_as_in_llama_cpp(tmp_path: Path) -> None:
+    """How wide heads are, and how Granite's scores are scaled."""
+    found = config(tmp_path / "model.gguf", {})
+    assert found["head_dim"] == found["hidden_size"] // found["num_attention_heads"]
+    file = parts()
+    file["fields"] = {k.replace("qwen3.", "granite."): v for k, v in file["fields"].items()}
+    file["fields"] |= {"general.architecture": string("granite")}
+    scaled = config_of(open_gguf(written(file, tmp_path / "granite.gguf")))
+    assert scaled["attention_multiplier"] == found["head_dim"] ** -0.5
+    file["fields"]["granite.attention.scale"] = floating(0.25)
+    scaled = config_of(open_gguf(written(file, tmp_path / "granite.gguf")))
+    assert scaled["attention_multiplier"] == 0.25
+
+
 def test_names_that_other_converters_have(tmp_path: Path) -> None:
     """Ollama's, of models that it has converted itself."""
     other = {

@@ -259,9 +259,12 @@ def test_decoders_that_are_not_known_are_refused_by_name(tmp_path: Path) -> None
     config = {
         "architectures": ["LlavaForConditionalGeneration"],
         "model_type": "llava",
-        "text_config": {"model_type": "brand_new"},
+        "text_config": {"model_type": "brand_new", "hc_mult": 4},
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match="LlavaForConditionalGeneration"):
+    said = (
+        r"LlavaForConditionalGeneration .* \('brand_new'\) .* beside the residual one \(hc_mult\)"
+    )
+    with pytest.raises(ModelError, match=said):
         check_servable(tmp_path)

@@ -116,7 +116,7 @@ _MINICPM = ("scale_emb", "scale_depth", "dim_model_base")
 _BAILING = (
     "moe_router_enable_expert_bias", "score_function", "router_dtype", "router_type", "norm_head",
     "norm_softmax", "use_rmsnorm", "use_qk_norm", "output_dropout", "mtp_loss_scaling_factor",
-    "num_mtp_layers", "default_theta",
+    "num_mtp_layers", "default_theta", "moe_shared_expert_intermediate_size",
 )  # fmt: skip
 
 FAMILIES = (
