@@ -120,11 +120,23 @@ _BY_LAYER = (
 )  # fmt: skip
 _OF_SINGLE_LAYERS = ("per_layer_config",)
 _ALTERNATING = ["sliding_attention", "full_attention"] * 2
+_PLAIN_ROPE = {"rope_type": "default", "rope_theta": 1e4}
 # What else a small one needs to be whole.
 _MORE: Mapping[str, Mapping[str, Any]] = {
     "gemma3n_text": {"layer_types": _ALTERNATING, "num_kv_shared_layers": 2},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
+    **dict.fromkeys(
+        ("glm4v_text", "glm_ocr_text", "qwen2_vl_text", "qwen2_5_vl_text"),
+        {"rope_parameters": {**_PLAIN_ROPE, "mrope_section": [4, 2, 2]}},
+    ),
+    "glm4v_moe_text": {
+        "rope_parameters": {
+            **_PLAIN_ROPE,
+            "mrope_section": [2, 1, 1],
+            "partial_rotary_factor": 0.5,
+        }
+    },
     "laguna": {"num_attention_heads_per_layer": [4, 8, 4, 8]},
 }
 _FIXED: Mapping[str, Any] = {

@@ -74,6 +74,7 @@ _OF_IMAGES = tuple(
         "mm_projector.",
         "projector.",
         "connector.",
+        "aligner.",
         "merger.",
         "mlp1.",
         "visual_embeddings_table.",

@@ -69,8 +69,8 @@ def _instead(config: ModelConfig) -> str:
     inner = config.fields.section("text_config")
     found = unusual(inner if inner.values else config.fields)
     whole = (
-        f"; it sees images, and its decoder ({short(inner.values.get('model_type'))}) is none of "
-        "those that are served without what sees"
+        "; it sees images, and is none of those whose decoder is served by itself (this one's is "
+        f"{short(inner.values.get('model_type'))})"
         if inner.values
         else ""
     )

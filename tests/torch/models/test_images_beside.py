@@ -161,6 +161,8 @@ _WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping
     "AyaVision": ({"model_type": "cohere2"}, _SIGLIP, {"image_token_index": 5}),
     "InternVL": ({"model_type": "qwen2"}, _INTERN, {"image_token_id": 5}),
     "Cohere2Vision": ({"model_type": "cohere2", "sliding_window": 8, **_ENDS}, None, _IMAGE_ID),
+    "DeepseekVL": ({"model_type": "llama"}, None, _IMAGE_ID),
+    "Idefics2": ({"model_type": "mistral"}, None, _IMAGE_ID),
     "Exaone4_5_": ({"model_type": "exaone4", "sliding_window": 8}, None, _IDS),
     "Glm4v": ({"rope_parameters": {**_MROPE, "partial_rotary_factor": 1.0}}, None, _IDS),
     "HyperCLOVAXVisionV2": ({"model_type": "hyperclovax"}, None, _IDS),
@@ -263,8 +265,6 @@ def test_decoders_that_are_not_known_are_refused_by_name(tmp_path: Path) -> None
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    said = (
-        r"LlavaForConditionalGeneration .* \('brand_new'\) .* beside the residual one \(hc_mult\)"
-    )
+    said = r"LlavaForConditionalGeneration .* 'brand_new'\).* beside the residual one \(hc_mult\)"
     with pytest.raises(ModelError, match=said):
         check_servable(tmp_path)

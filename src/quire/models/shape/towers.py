@@ -20,6 +20,7 @@ WITH_IMAGES: Mapping[str, str] = {
     for model_type, name in (
         ("aya_vision", "AyaVision"),
         ("cohere2_vision", "Cohere2Vision"),
+        ("deepseek_vl", "DeepseekVL"),
         ("exaone4_5", "Exaone4_5_"),
         ("gemma3", "Gemma3"),
         ("gemma3n", "Gemma3n"),
@@ -30,6 +31,7 @@ WITH_IMAGES: Mapping[str, str] = {
         ("glm4v_moe", "Glm4vMoe"),
         ("glm_ocr", "GlmOcr"),
         ("hyperclovax_vision_v2", "HyperCLOVAXVisionV2"),
+        ("idefics2", "Idefics2"),
         ("idefics3", "Idefics3"),
         ("internvl", "InternVL"),
         ("kimi_k25", "Kimi_K25"),
