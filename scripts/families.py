@@ -126,10 +126,10 @@ _MORE: Mapping[str, Mapping[str, Any]] = {
     "gemma3n_text": {"layer_types": _ALTERNATING, "num_kv_shared_layers": 2},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
-    **dict.fromkeys(
-        ("glm4v_text", "glm_ocr_text", "qwen2_vl_text", "qwen2_5_vl_text"),
-        {"rope_parameters": {**_PLAIN_ROPE, "mrope_section": [4, 2, 2]}},
-    ),
+    **{
+        model_type: {"rope_parameters": {**_PLAIN_ROPE, "mrope_section": [4, 2, 2]}}
+        for model_type in ("glm4v_text", "glm_ocr_text", "qwen2_vl_text", "qwen2_5_vl_text")
+    },
     "glm4v_moe_text": {
         "rope_parameters": {
             **_PLAIN_ROPE,

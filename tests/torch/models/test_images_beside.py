@@ -75,6 +75,9 @@ _LATENT = {
     "qk_nope_head_dim": 12,
     "v_head_dim": 32,
 }
+_ROUTED = (
+    "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group",
+)  # fmt: skip
 _YARN = {  # queries grow with every 8 tokens
     "rope_type": "yarn",
     "rope_theta": 1e4,
@@ -164,7 +167,33 @@ _WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping
     "DeepseekVL": ({"model_type": "llama"}, None, _IMAGE_ID),
     "Idefics2": ({"model_type": "mistral"}, None, _IMAGE_ID),
     "Exaone4_5_": ({"model_type": "exaone4", "sliding_window": 8}, None, _IDS),
-    "Glm4v": ({"rope_parameters": {**_MROPE, "partial_rotary_factor": 1.0}}, None, _IDS),
+    "Glm4v": ({"rope_parameters": _MROPE}, None, _IDS),
+    "Glm4v half turned": (
+        {
+            "rope_parameters": {
+                **_MROPE,
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [1, 1, 1],
+            }
+        },
+        None,
+        _IDS,
+    ),
+    "Glm4vMoe": (
+        {
+            **{name: value for name, value in _LATENT.items() if name in _ROUTED},
+            "head_dim": 24,
+            "first_k_dense_replace": 1,
+            "rope_parameters": {**_MROPE, "partial_rotary_factor": 0.5},
+        },
+        None,
+        _IDS,
+    ),
+    "GlmOcr": (
+        {"head_dim": 16, "rope_parameters": {**_MROPE, "mrope_section": [4, 2, 2]}},
+        None,
+        _IDS,
+    ),
     "HyperCLOVAXVisionV2": ({"model_type": "hyperclovax"}, None, _IDS),
     "Idefics3": ({"model_type": "llama"}, None, _IMAGE_ID),
     "Kimi_K25": ({"model_type": "deepseek_v3", **_LATENT}, None, _IDS),

@@ -191,7 +191,8 @@ FAMILIES = (
     ),
     FamilyFacts("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
     FamilyFacts(
-        "glm4_moe", "Glm4MoeForCausalLM", also=("glm4v_moe_text",), experts=True, stretches=True
+        "glm4_moe", "Glm4MoeForCausalLM", also=("glm4v_moe_text",), experts=True, stretches=True,
+        inside=(("attention_bias", True),),
     ),
     FamilyFacts("solar_open", "SolarOpenForCausalLM", experts=True, stretches=True),
     FamilyFacts("dots1", "Dots1ForCausalLM", experts=True, window="alternating", stretches=True),
@@ -309,7 +310,8 @@ FAMILIES = (
     FamilyFacts("ernie4_5", "Ernie4_5ForCausalLM", head_size=128, tied=True, stretches=True),
     FamilyFacts("glm", "GlmForCausalLM", head_size=128, stretches=True),
     FamilyFacts("glm4", "Glm4ForCausalLM", head_size=128, stretches=True),
-    FamilyFacts("glm4v_text", "Glm4vForCausalLM", also=("glm_ocr_text",), stretches=True),
+    FamilyFacts("glm4v_text", "Glm4vForCausalLM", stretches=True),
+    FamilyFacts("glm_ocr_text", "GlmOcrForCausalLM", stretches=True),
     FamilyFacts(
         "exaone4", "Exaone4ForCausalLM", window="alternating", full_every=4, stretches=True
     ),
