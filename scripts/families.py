@@ -139,6 +139,8 @@ _MORE: Mapping[str, Mapping[str, Any]] = {
     },
     "laguna": {"num_attention_heads_per_layer": [4, 8, 4, 8]},
 }
+# What wholes leave out that their decoders by themselves do not, and no published one has.
+_IN_WHOLES: Mapping[str, Mapping[str, Any]] = {"gemma3_text": {"final_logit_softcapping": None}}
 _FIXED: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2,
 }  # fmt: skip
@@ -197,7 +199,8 @@ def small_whole(config: Any) -> Any:
                 values[name]["layer_types"] = value["layer_types"][: _SEEING["num_hidden_layers"]]
         elif name.endswith(("_token_id", "_token_index")) and isinstance(value, int):
             values[name] = _FIXED["pad_token_id"]
-    return type(config)(**{**values, inner: small(text).to_dict()})
+    own = small(text).to_dict() | _IN_WHOLES.get(text.model_type, {})
+    return type(config)(**{**values, inner: own})
 
 
 def _is_above(value: Any, size: int) -> bool:
@@ -228,7 +231,8 @@ def made(model_type: str, architecture: str, directory: Path, text: list[int]) -
     save_whole(whole, directory)
     with torch.inference_mode():
         logits: Tensor = whole(input_ids=torch.tensor([text])).logits[0]
-    return logits
+    # Which Cohere's leave out, and their decoders by themselves do not.
+    return logits * getattr(config.get_text_config(), "logit_scale", 1.0)
 
 
 def tried(model_type: str, architecture: str) -> Found:
