@@ -25,7 +25,11 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from torch import Tensor
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from quire.core.errors import QuireError
 from quire.models.base import Model
@@ -35,7 +39,7 @@ from quire.models.transformers_model import TransformersModel
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
-from support.small_models import CONFIGS, VOCAB_SIZE, save_model
+from support.small_models import CONFIGS, VOCAB_SIZE, save_model, save_whole
 
 PAGE = Path(__file__).parents[1] / "docs/reference/families.md"
 RECORD = PAGE.with_suffix(".json")
@@ -54,8 +58,12 @@ scripts/families.py`: the family's default config, which is a published model's,
 random weights; its logits in float32 are compared with those of transformers, whose prompt is whole
 where ours comes in chunks of 7. A family is served only if they agree within {tolerance:g}.
 What follows from the code that runs it is in [Models](models.md).
+
+Of models that see images (`…ForConditionalGeneration`) only the decoder is meant, and texts without
+images.
 """
 _LAYERS = 4
+_SEES = "ForConditionalGeneration"
 _TOO_LARGE = "its default config stays too large"
 _MOST_BYTES, _MOST_SECONDS = 8 * 2**30, 90
 
@@ -99,18 +107,40 @@ _SMALL: Mapping[str, int] = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
 }
+_SEEING: Mapping[str, int] = {  # of what sees
+    **dict.fromkeys(("depth", "num_layers"), 1),
+    **dict.fromkeys(("num_heads", "num_attention_heads", "num_hidden_layers"), 2),
+    **dict.fromkeys(("hidden_size", "embed_dim", "intermediate_size"), 32),
+    "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+}
 _BY_LAYER = (
     "layer_types", "mlp_layer_types", "layers_block_type", "intermediate_size",
-    "activation_sparsity_pattern",
+    "activation_sparsity_pattern", "layer_rope_theta",
 )  # fmt: skip
 _OF_SINGLE_LAYERS = ("per_layer_config",)
 _ALTERNATING = ["sliding_attention", "full_attention"] * 2
+_PLAIN_ROPE = {"rope_type": "default", "rope_theta": 1e4}
 # What else a small one needs to be whole.
 _MORE: Mapping[str, Mapping[str, Any]] = {
     "gemma3n_text": {"layer_types": _ALTERNATING, "num_kv_shared_layers": 2},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
+    **{
+        model_type: {"rope_parameters": {**_PLAIN_ROPE, "mrope_section": [4, 2, 2]}}
+        for model_type in ("glm4v_text", "glm_ocr_text", "qwen2_vl_text", "qwen2_5_vl_text")
+    },
+    "glm4v_moe_text": {
+        "rope_parameters": {
+            **_PLAIN_ROPE,
+            "mrope_section": [2, 1, 1],
+            "partial_rotary_factor": 0.5,
+        }
+    },
+    "laguna": {"num_attention_heads_per_layer": [4, 8, 4, 8]},
 }
+# What wholes leave out that their decoders by themselves do not, and no published one has.
+_IN_WHOLES: Mapping[str, Mapping[str, Any]] = {"gemma3_text": {"final_logit_softcapping": None}}
 _FIXED: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2,
 }  # fmt: skip
@@ -154,6 +184,29 @@ def small(config: Any) -> Any:
     return type(config)(**values)
 
 
+def small_whole(config: Any) -> Any:
+    """The same of a config around a decoder's and that of what sees."""
+    values = config.to_dict()
+    del values["model_type"]
+    text = config.get_text_config()
+    inner = next(name for name in values if getattr(config, name, None) is text)
+    for name, value in values.items():
+        if name in ("vision_config", "audio_config") and isinstance(value, dict):
+            values[name] = value | {
+                own: size for own, size in _SEEING.items() if _is_above(value.get(own), size)
+            }
+            if value.get("layer_types"):
+                values[name]["layer_types"] = value["layer_types"][: _SEEING["num_hidden_layers"]]
+        elif name.endswith(("_token_id", "_token_index")) and isinstance(value, int):
+            values[name] = _FIXED["pad_token_id"]
+    own = small(text).to_dict() | _IN_WHOLES.get(text.model_type, {})
+    return type(config)(**{**values, inner: own})
+
+
+def _is_above(value: Any, size: int) -> bool:
+    return isinstance(value, int) and value > size
+
+
 def _every_kind(of_layers: list[Any]) -> list[Any]:
     """Layers of each kind that there is, as many as there are layers."""
     kinds = list(dict.fromkeys(of_layers))
@@ -166,14 +219,28 @@ def _first(values: Mapping[str, Any], *names: str) -> Any:
     return next((values[name] for name in names if values.get(name) is not None), None)
 
 
+def made(model_type: str, architecture: str, directory: Path, text: list[int]) -> Tensor:
+    """Save the family, made small; what transformers computes of the text."""
+    config = transformers.CONFIG_MAPPING[model_type]()
+    if not architecture.endswith(_SEES):
+        save_model(small(config), directory)
+        return hf_logits(directory, text)
+    torch.manual_seed(0)
+    config = small_whole(config)
+    whole = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    save_whole(whole, directory)
+    with torch.inference_mode():
+        logits: Tensor = whole(input_ids=torch.tensor([text])).logits[0]
+    # Which Cohere's leave out, and their decoders by themselves do not.
+    return logits * getattr(config.get_text_config(), "logit_scale", 1.0)
+
+
 def tried(model_type: str, architecture: str) -> Found:
     """The family, made small, against transformers."""
     with tempfile.TemporaryDirectory() as place:
-        directory = Path(place)
+        directory, (text,) = Path(place), random_prompts(19)
         try:
-            save_model(small(transformers.CONFIG_MAPPING[model_type]()), directory)
-            (text,) = random_prompts(19)
-            expected = hf_logits(directory, text)
+            expected = made(model_type, architecture, directory, text)
         except Exception as error:
             return Found(architecture, "untried", _in_short(error))
         try:
@@ -224,11 +291,11 @@ def families(chosen: Iterable[str]) -> Iterator[tuple[str, str]]:
         plain = item[0].removesuffix("_text").replace("_", "").replace("-", "")
         return item[1].casefold() != f"{plain}forcausallm", not item[0].endswith("_text"), item[0]
 
-    for model_type, architecture in sorted(
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items(), key=own_first
-    ):
-        sees = architecture.endswith("ForConditionalGeneration")  # and has a decoder beside
-        if (not wanted or model_type in wanted) and architecture not in seen and not sees:
+    names = {
+        **MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    }  # fmt: skip
+    for model_type, architecture in sorted(names.items(), key=own_first):
+        if (not wanted or model_type in wanted) and architecture not in seen:
             seen.add(architecture)
             yield model_type, architecture
 

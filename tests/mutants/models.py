@@ -17,6 +17,48 @@ _PEOPLE = f"{_OF_MODELS}/test_tensors_people_have.py"
 
 MUTANTS = (
     Mutant(
+        "values of MiMo's GGUF files are as wide as keys",
+        f"{_MODELS}/gguf_tensors/tensors.py",
+        'return queries * key, keys * key, keys * size("attention.value_length", key)',
+        "return queries * key, keys * key, keys * key",
+        f"{_GGUF}[mimo_v2_flash]",
+    ),
+    Mutant(
+        "Falcon's GGUF files have heads in the order of its checkpoints",
+        f"{_MODELS}/gpt.py",
+        'row_order="heads" if in_order else "groups",',
+        'row_order="groups",',
+        f"{_GGUF}[falcon]",
+    ),
+    Mutant(
+        "all layers of GLM-5's GGUF files have an index",
+        f"{_MODELS}/gguf/mixers.py",
+        '"full" if one else "shared"',
+        '"full"',
+        f"{_GGUF}[glm_moe_dsa]",
+    ),
+    Mutant(
+        "a family's own words for common fields are not read",
+        f"{_MODELS}/shape/by_layer.py",
+        "for own, common in family.words if own in fields",
+        "for own, common in ()",
+        f"{_OF_MODELS}/test_published_words.py::test_a_family_as_it_is_published[exaone]",
+    ),
+    Mutant(
+        "Muse Glimmer's norms after a part are as those before it",
+        f"{_MODELS}/variants.py",
+        "output_norm=replace(plan.norm, eps=eps),",
+        "output_norm=None,",
+        f"{_OF_MODELS}/test_images_beside.py::test_texts[MuseGlimmer]",
+    ),
+    Mutant(
+        "heads that know no positions are not normalised in Muse Glimmer",
+        f"{_MODELS}/norms.py",
+        'if plan.head_norms == "all bare" or (plan.head_norms == "bare" and turned):',
+        'if plan.head_norms in ("all bare", "bare") and turned:',
+        f"{_OF_MODELS}/test_images_beside.py::test_texts[MuseGlimmer]",
+    ),
+    Mutant(
         "numbers in float32 are rounded to the model's type before",
         f"{_MODELS}/weights.py",
         "tensor = self.read(name, *shape, dtype=torch.float32, part=part)",

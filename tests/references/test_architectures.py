@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -17,7 +19,8 @@ from references.llama_cpp_models import converted, logprobs
 from references.packages import Unreachable
 from support.hf_reference import hf_logits, random_prompts
 from support.paged_harness import PagedHarness
-from support.small_models import VOCAB_SIZE, make_model
+from support.published import PUBLISHED, published
+from support.small_models import SMALL_LLAMA, VOCAB_SIZE, make_model, save_tokenizer
 
 PROMPT = random_prompts(45)[0]
 ENDS = (3, 30, 45)
@@ -87,6 +90,29 @@ _MISTRAL_4 = {
     "llama_4_scaling_beta": 0.1,
 }
 _WITHOUT_GUESSES = ("--no-mtp",)
+_BAILING = {"head_dim": 16, "n_shared_experts": 1}
+_SEES = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 4, 4]},
+    "vision_config": {"deepstack_visual_indexes": []},
+}
+_FALCON = {"bias": False, "ffn_hidden_size": 256}
+_INDEXED = {**_SIGMOID, "index_head_dim": 64}
+_MIMO = {
+    "rope_parameters": None,
+    "rope_theta": 5e6,
+    "swa_rope_theta": 1e4,
+    "partial_rotary_factor": 0.334,
+    "architectures": ["MiMoV2FlashForCausalLM"],
+    "sliding_window": 64,
+    "sliding_window_size": 64,
+    "hybrid_layer_pattern": [0, 1, 0],
+    "swa_head_dim": 48,
+    "swa_v_head_dim": 32,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+}
 
 
 @dataclass(frozen=True)
@@ -100,6 +126,7 @@ class Case:
     options: tuple[str, ...] = ()
     rough: int = 1  # tolerances between us and llama.cpp, which looks GELU up, in float16
     unused_from: int | None = None  # layers that have keys which nobody uses, as published
+    published: str = ""  # as its makers have it, in ``PUBLISHED``
     otherwise: str = ""  # what llama.cpp computes otherwise than transformers, if it does
 
 
@@ -283,6 +310,38 @@ CASES = {
         },
     ),
     "jais2": Case("jais2"),
+    "exaone": Case("exaone", written={"rms_norm_eps": 1e-5}, published="exaone"),
+    "internlm2": Case("llama", {"attention_bias": False}, published="internlm2"),
+    "minicpm": Case("granite", published="minicpm"),
+    "chatglm": Case("glm", {"rms_norm_eps": 1e-5, "head_dim": 16}, {"seq_length": 256}),
+    "falcon": Case("falcon-single", {**_FALCON, "num_kv_heads": 1}, rough=_GELU),
+    "falcon-40b": Case("falcon", _FALCON, rough=_GELU),
+    "bailingmoe2": Case("sarvam_moe", _BAILING, published="ling-2"),
+    "bailingmoe2-sarvam": Case("sarvam_moe", _BAILING, published="sarvam_moe"),
+    "deepseek32": Case("deepseek_v32", _INDEXED),
+    "glm-dsa": Case("glm_moe_dsa", _INDEXED),
+    # llama.cpp leaves the biases of queries out.
+    "mimo2": Case(
+        "mimo_v2_flash",
+        {"sliding_window": 65, "attention_bias": False},
+        _MIMO,
+        options=_WITHOUT_GUESSES,
+    ),
+    "mimo2-window": Case(
+        "mimo_v2_flash",
+        {"attention_bias": False},
+        {**_MIMO, "sliding_window": 8, "sliding_window_size": 8},
+        options=_WITHOUT_GUESSES,
+        otherwise="a token sees one less before it",
+    ),
+    "qwen3vl": Case(
+        "qwen3", written=_SEES | {"architectures": ["Qwen3VLForConditionalGeneration"]}
+    ),
+    "qwen3vlmoe": Case(
+        "qwen3_moe",
+        {"mlp_only_layers": []},
+        _SEES | {"architectures": ["Qwen3VLMoeForConditionalGeneration"]},
+    ),
     "granite_swa": Case("granite_swa", {"layer_rope_theta": [1e4] * 3}),
     "granite_swa-experts": Case("granitemoe_swa", {"layer_rope_theta": [1e4] * 2}),
     "cohere2moe": Case(
@@ -330,12 +389,17 @@ CASES = {
 def test_log_probabilities(name: str, tmp_path: Path) -> None:
     """Of the same file by llama.cpp, and of what it was made of by transformers."""
     case = CASES[name]
-    source = make_model(case.family, tmp_path / "source", **case.fields)
+    named = PUBLISHED.get(case.published)
+    fields = {**named.made_with, **case.fields} if named else case.fields
+    source = make_model(case.family, tmp_path / "source", **fields)
     own = json.loads((source / "config.json").read_text())
     left_out = {name for name, value in case.written.items() if value is None}
     config = {k: v for k, v in (own | case.written).items() if k not in left_out}
     (source / "config.json").write_text(json.dumps(config))
     expected = hf_logits(source, PROMPT)
+    if named:
+        source = published(named, source, tmp_path / "theirs")
+        config = json.loads((source / "config.json").read_text()) | case.written
     told = {name: value for name, value in config.items() if value is not None}
     (source / "config.json").write_text(json.dumps(told))  # as the converter reads it
     if case.unused_from is not None:
@@ -349,6 +413,51 @@ def test_log_probabilities(name: str, tmp_path: Path) -> None:
     assert largest_gap(ours, expected) < TOLERANCE
     for end, their in zip(ENDS, theirs, strict=not case.otherwise):
         assert largest_gap(ours[end - 1], their) < TOLERANCE * case.rough
+
+
+def test_muse_glimmer(tmp_path: Path) -> None:
+    """Which transformers has in a model that sees images alone."""
+    text = {
+        **SMALL_LLAMA,
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "sliding_window": 12,
+        "qk_scale_factor": 1.7,
+        "output_multiplier": 0.6,
+        "final_logit_softcapping": 8.0,
+    }
+    seeing = {
+        "patch_size": 4,
+        "pos_emb_height": 4,
+        "pos_emb_width": 4,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    ids = dict.fromkeys(("image_token_id", "video_token_id"), 2)
+    between = {"out_hidden_size": 48, "projector_hidden_size": 32}
+    config = transformers.MuseGlimmerConfig(
+        text_config=text, vision_config=seeing, **ids, **between
+    )
+    torch.manual_seed(0)
+    model = transformers.MuseGlimmerForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+        expected = model(input_ids=torch.tensor([PROMPT])).logits[0]
+    model.save_pretrained(tmp_path / "source")
+    save_tokenizer(tmp_path / "source")
+    try:
+        path = converted(tmp_path / "source", tmp_path / "model.gguf")
+        theirs = logprobs(path, [PROMPT[:end] for end in ENDS])
+    except Unreachable as error:
+        pytest.skip(str(error))
+    ours = PagedHarness(load_model(path)).prefill([PROMPT], 7)[0]
+    assert largest_gap(ours, expected) < TOLERANCE
+    for end, their in zip(ENDS, theirs, strict=True):
+        assert largest_gap(ours[end - 1], their) < TOLERANCE
 
 
 def add_unused_keys(path: Path, first: int, count: int) -> None:

@@ -27,7 +27,14 @@ ARCHITECTURES = {
     "phimoe": gguf.MODEL_ARCH.PHIMOE,
     "mistral4": gguf.MODEL_ARCH.MISTRAL4,
     "kimi_linear": gguf.MODEL_ARCH.KIMI_LINEAR,
+    "glm_moe_dsa": gguf.MODEL_ARCH.GLM_DSA,
+    "mimo_v2_flash": gguf.MODEL_ARCH.MIMO2,
+    "glm": gguf.MODEL_ARCH.CHATGLM,
+    "falcon": gguf.MODEL_ARCH.FALCON,
+    "sarvam_moe": gguf.MODEL_ARCH.BAILINGMOE2,
 }
+_QKV = "self_attn.qkv_proj"
+_FUSED = ("glm", "mimo_v2_flash")  # queries, keys and values one after the other
 _XIELU = ("alpha_p", "alpha_n", "beta", "eps")
 _EXACT = ("ffn_gate_inp", "conv1d", "ssm_a")
 _SMALL = 2.0**-11  # of random blocks: a weight is some hundred times that
@@ -59,6 +66,8 @@ def write_views(source: Path, target: Path, choose: Choose) -> dict[str, Tensor]
             if end not in ("weight", "bias"):
                 stem, dot, end = own, "", ""
             found = names.get_name(stem)
+            if stem.endswith(_QKV):  # which not all architectures have there
+                found = f"blk.{stem.split('.')[2]}.attn_qkv"
             assert found is not None, own
             views.setdefault(f"{found}{dot}{end}", []).append(view)
     for name, values in numbers.items():
@@ -73,11 +82,14 @@ def write_views(source: Path, target: Path, choose: Choose) -> dict[str, Tensor]
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    return [(len(part), part) for part in name.split(".")]
+    parts = name.replace("q_proj", "a_proj").split(".")  # before keys
+    return [(len(part), part) for part in parts]
 
 
 def _write(writer: Any, name: str, views: list[Tensor], choose: Choose) -> None:
-    values = (torch.stack(views) if len(views) > 1 else views[0]).numpy()
+    joined = ".attn_qkv." in name
+    values = torch.cat(views) if joined else torch.stack(views) if len(views) > 1 else views[0]
+    values = values.numpy()
     exact = values.ndim == 1 or not name.endswith(".weight") or any(one in name for one in _EXACT)
     wanted = Kind.F32 if exact else choose(name)
     if values.shape[-1] % gguf.GGML_QUANT_SIZES[wanted][0]:
@@ -90,7 +102,8 @@ def _write(writer: Any, name: str, views: list[Tensor], choose: Choose) -> None:
     writer.add_tensor(name, data, raw_dtype=wanted)
     after = torch.from_numpy(np.ascontiguousarray(gguf.dequantize(data, wanted)))
     after = after.view(values.shape)
-    for view, rounded in zip(views, after if len(views) > 1 else [after], strict=True):
+    parts = after.split([len(view) for view in views]) if joined else after
+    for view, rounded in zip(views, parts if len(views) > 1 else [after], strict=True):
         view.copy_(rounded)
 
 
@@ -98,7 +111,17 @@ def _arranged(config: dict[str, Any], name: str, tensor: Tensor) -> Iterator[tup
     """The parts of a tensor by the names under which they are looked up."""
     own = re.sub(r"experts\.\d+\.", "experts.", name)
     own = own.replace("correction_bias", "correction.bias").replace("dt_bias", "dt_proj.bias")
-    if name.endswith("kv_b_proj.weight"):
+    own = own.replace("expert_bias", "expert_bias.bias")
+    own = f"{own}.weight" if own.endswith("sink_bias") else own
+    fused = re.match(r"(.*self_attn\.)[qkv](?:_proj\.)(.*)", own)
+    if fused and config["model_type"] in _FUSED:
+        yield f"{fused[1]}qkv_proj.{fused[2]}", tensor
+    elif config["model_type"] == "falcon" and "query_key_value" in name:
+        of_key = config["num_attention_heads"] // config["num_kv_heads"]
+        groups = tensor.view(config["num_kv_heads"], of_key + 2, -1, *tensor.shape[1:])
+        for part in (slice(0, of_key), slice(of_key, of_key + 1), slice(of_key + 1, of_key + 2)):
+            yield from ((own, group[part].flatten(0, 1)) for group in groups)
+    elif name.endswith("kv_b_proj.weight"):
         widths = config["qk_nope_head_dim"], config["v_head_dim"]
         keys, values = tensor.view(-1, sum(widths), tensor.shape[1]).split(widths, dim=1)
         yield own.replace("kv_b", "k_b"), keys.transpose(1, 2)
@@ -124,7 +147,7 @@ def _write_fields(writer: Any, config: dict[str, Any]) -> None:
     kind = config["model_type"]
     rope = config.get("rope_parameters", {"rope_type": "default", "rope_theta": 1e4})
     told = {**config, "rope_parameters": rope}
-    told.setdefault("intermediate_size_mlp", told["intermediate_size"])
+    told.setdefault("intermediate_size_mlp", told.get("intermediate_size"))
     if rope.get("alpha"):
         width = config["head_dim"]
         theta = rope["rope_theta"] * rope["alpha"] ** (width / (width - 2))
@@ -148,10 +171,39 @@ def _write_fields(writer: Any, config: dict[str, Any]) -> None:
         writer.add_kda_head_dim(config["linear_head_dim"])
         writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if kind == "falcon":
+        told |= {
+            "intermediate_size": told["ffn_hidden_size"],
+            "layer_norm_eps": told["layer_norm_epsilon"],
+        }
+        told["num_key_value_heads"] = told["num_kv_heads"]
+    if "index_topk" in config:
+        writer.add_indexer_head_count(config["index_n_heads"])
+        writer.add_indexer_key_length(config["index_head_dim"])
+        writer.add_indexer_top_k(config["index_topk"])
+        if "indexer_types" in config:
+            owns = [one == "full" for one in config["indexer_types"]]
+            writer.add_array("glm-dsa.attention.indexer.types", owns)
     write_config(writer, told)
+    if "index_topk" in config or kind in ("mimo_v2_flash", "sarvam_moe"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if kind == "mimo_v2_flash":
+        _write_kinds(writer, config)
     if kind == "kimi_linear":
         writer.add_head_count_kv([int(one == "full_attention") for one in config["layer_types"]])
         writer.add_leading_dense_block_count(1)
+
+
+def _write_kinds(writer: Any, config: dict[str, Any]) -> None:
+    """What layers with a window have for themselves, which see one token less in such files."""
+    near = [kind == "sliding_attention" for kind in config["layer_types"]]
+    far = config["num_key_value_heads"]
+    heads = far, config.get("swa_num_key_value_heads", 2 * far)
+    writer.add_head_count_kv([heads[one] for one in near])
+    writer.add_sliding_window(config["sliding_window"] - 1)
+    writer.add_value_length(config["v_head_dim"])
+    writer.add_float32("mimo2.attention.value_scale", config["attention_value_scale"])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
 
 
 _KIMI = {

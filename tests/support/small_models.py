@@ -7,6 +7,7 @@ zeros, so that greedy tokens vary and a forgotten tensor shows.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -449,6 +450,35 @@ _RECORDS: Mapping[str, tuple[str, dict[str, Any]]] = {
                 },
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
             },
+        },
+    ),
+    "exaone": ("ExaoneConfig", SMALL_LLAMA),
+    "internlm3": (
+        "InternLM3Config",
+        {**SMALL_LLAMA, "head_dim": 24, "attention_bias": True, "mlp_bias": True},
+    ),
+    "iquestcoder": ("IQuestCoderConfig", {**SMALL_LLAMA, "head_dim": 24}),
+    "sarvam_moe": (
+        "SarvamMoEConfig",
+        {**SMALL_LLAMA, **_ROUTED, "head_dim": 24, "num_hidden_layers": 3},
+    ),
+    "sarvam_mla": (
+        "SarvamMLAConfig",
+        {
+            **SMALL_LLAMA,
+            **_ROUTED,
+            **_LATENT,
+            "q_lora_rank": None,
+            "num_hidden_layers": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            **_rope(
+                "yarn",
+                factor=8.0,
+                original_max_position_embeddings=32,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
         },
     ),
     "arcee": ("ArceeConfig", {**SMALL_LLAMA, "mlp_bias": True}),
@@ -1067,6 +1097,17 @@ def _name_as_published(file: Path) -> None:
         file,
         {"format": "pt"},
     )
+
+
+def save_whole(model: Any, directory: Path) -> None:
+    """Save a model that sees images, and a tokenizer, as such models are published: layers of some
+    decoders are called otherwise where transformers saves them.
+    """
+    model.save_pretrained(directory)
+    file = directory / "model.safetensors"
+    own = re.compile(r"^(language_model\.model\.)(blocks|encoder\.layers)\.")
+    save_file({own.sub(r"\1layers.", k): v for k, v in load_file(file).items()}, file)
+    save_tokenizer(directory)
 
 
 def save_tokenizer(directory: Path) -> None:

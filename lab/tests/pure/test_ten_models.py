@@ -235,9 +235,9 @@ def test_experts_by_every_name(changes: dict[str, Any], mixtures: int, shared: i
 
 
 def test_what_is_planned_for_other_engines_says_so() -> None:
-    seeing = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25"}
+    seeing = {"architectures": ["InternS1ForConditionalGeneration"], "model_type": "interns1"}
     notes = shape({**seeing, "text_config": DEEPSEEK, "vision_config": {"depth": 27}}).notes
-    assert "no code of its own for kimi_k25" in " ".join(notes)
+    assert "no code of its own for interns1" in " ".join(notes)
     notes = " ".join(shape(DEEPSEEK).notes)
     assert "no code of its own" not in notes and "only speculation loads" in notes
     assert "texts only" in " ".join(shape(GEMMA_3).notes)

@@ -50,7 +50,12 @@ class TensorNames:
         """The names in a model that sees images, as savers have had them."""
         return replace(
             self,
-            roots=("model.language_model", "language_model.model", *self.roots),
+            roots=(
+                "model.language_model",
+                "language_model.model",
+                "model.text_model",
+                *self.roots,
+            ),
             heads=("lm_head", "language_model.lm_head"),
             beside=(*self.beside, *_OF_IMAGES),
         )
@@ -66,6 +71,13 @@ _OF_IMAGES = tuple(
         "embed_vision.",
         "embed_audio.",
         "multi_modal_projector.",
+        "mm_projector.",
+        "projector.",
+        "connector.",
+        "aligner.",
+        "merger.",
+        "mlp1.",
+        "visual_embeddings_table.",
         "image_newline",
     )
 )
@@ -209,9 +221,9 @@ class LearnedPlan(NamedTuple):
     project_out: str = "project_out"
 
 
-HeadNorms = Literal["each", "all", "each turned", "bare"]
+HeadNorms = Literal["each", "all", "each turned", "bare", "all bare"]
 """Norms of queries and keys: of each head; of all together; of each head after it is turned; of
-each head that is turned, without weights, so before or after."""
+each head that is turned, without weights, so before or after; of each head, likewise."""
 
 RowOrder = Literal["heads", "pairs", "groups"]
 """How the outputs of q, k and v are stored: in our order; the two dimensions that are turned
@@ -250,6 +262,8 @@ class Blueprint:
     gated_attention: bool = False
     gates_by_head: bool = False  # one for all numbers of a head
     parallel: bool = False
+    output_norm: NormKind | None = None  # of what parts give; None: as others
+    final_norm: NormKind | None = None  # likewise, of what the head is given
     norms_after: bool = False  # those of a part are after the sum, not before it
     softcap: float | None = None
     sinks_in_windows: bool = False  # layers without a window have no sink logits

@@ -66,7 +66,7 @@ def build(plan: Blueprint, weights: Weights, linears: LinearReader) -> Decoder:
         embedding_norm=Norm(plan.hidden_size, None, plan.norm.eps) if plan.embedding_norm else None,
         final_norm=None
         if names.final_norm is None
-        else norms.take(f"{root}{names.final_norm}", plan.hidden_size),
+        else norms.take(f"{root}{names.final_norm}", plan.hidden_size, kind=plan.final_norm),
         head=logits,
         positions=positions,
         project_in=project_in,

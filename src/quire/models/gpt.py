@@ -131,8 +131,10 @@ def _falcon(fields: ConfigFields) -> Blueprint:
         heads = replace(heads, num_kv=1)
     parallel = grouped or fields.get("parallel_attn", bool, True)
     names = _FALCON
+    in_order = fields.get("heads_in_order", bool, False)  # as GGUF files have them
     if grouped and fields.get("num_ln_in_parallel_attn", int, 2) == 2:
-        names = replace(names, attention_before="ln_attn", mlp_before="ln_mlp")
+        of_mlp = "input_layernorm" if in_order else "ln_mlp"
+        names = replace(names, attention_before="ln_attn", mlp_before=of_mlp)
     elif parallel:
         names = replace(names, mlp_before=None)
     bias = fields.get("bias", bool, False)
@@ -149,7 +151,7 @@ def _falcon(fields: ConfigFields) -> Blueprint:
     return replace(
         _plan(fields, names, heads, rope, inner=inner),
         biases=Biases(qkv=bias, output=bias, mlp=bias),
-        row_order="groups",
+        row_order="heads" if in_order else "groups",
         parallel=parallel,
     )
 

@@ -95,7 +95,7 @@ def check_servable(directory: Path) -> str:
             read_stored(config.fields.section("quantization_config"))
         return "Quire"
     if not is_encoder(config):
-        check_decoder(config.architecture)
+        check_decoder(config)
     return "transformers"
 
 

@@ -71,6 +71,7 @@ _SHARED = replace(
     shared_gate=None,
 )
 _DEEPSEEK = replace(_SHARED, choice_biases=by_both("mlp.gate.e_score_correction"))
+_BAILING = replace(_DEEPSEEK, choice_biases=("mlp.gate.expert_bias", *_DEEPSEEK.choice_biases))
 _ERNIE = replace(
     _SHARED,
     choice_biases=(
@@ -241,6 +242,19 @@ def glm(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Like DeepSeek's, with norms of heads if the config says so."""
     plan = replace(deepseek(fields, plan), head_norms=None)
     return replace(plan, head_norms="each") if fields.get("use_qk_norm", bool, False) else plan
+
+
+def bailing(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Like GLM's."""
+    _only(fields, score_function="sigmoid", moe_router_enable_expert_bias=True)
+    plan = grouped(fields, plan, _BAILING)
+    return replace(plan, head_norms="each") if fields.get("use_qk_norm", bool, True) else plan
+
+
+def sarvam_mla(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """DeepSeek's layers."""
+    _only(fields, score_function="sigmoid", moe_router_enable_expert_bias=True)
+    return variants.latent(fields, grouped(fields, plan, _BAILING))
 
 
 def minimax(fields: ConfigFields, plan: Blueprint) -> Blueprint:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from quire.kernels.ops import Norm, Norms
-from quire.models.blueprint import Blueprint
+from quire.models.blueprint import Blueprint, NormKind
 from quire.models.parts import WHOLE, TensorPart, count_of
 from quire.models.shard import Shard
 from quire.models.weights import Weights
@@ -15,15 +15,18 @@ from quire.models.weights import Weights
 
 @dataclass(frozen=True)
 class NormReader:
-    """Takes the norms of a decoder, which are all of one kind."""
+    """Takes the norms of a decoder, which are of one kind but where its plan says otherwise."""
 
     plan: Blueprint
     weights: Weights
     shard: Shard
 
-    def take(self, name: str, width: int, part: TensorPart = WHOLE) -> Norm:
+    def take(
+        self, name: str, width: int, part: TensorPart = WHOLE, kind: NormKind | None = None
+    ) -> Norm:
         """The one called ``name``, or a part of it."""
-        kind, weight, bias, take = self.plan.norm, None, None, self.weights.take
+        kind = kind or self.plan.norm
+        weight, bias, take = None, None, self.weights.take
         if kind.around_one:
             take = self.weights.take_floats  # since 1 + w has more digits than w
             weight = take(f"{name}.weight", width, part=part) + 1
@@ -39,8 +42,8 @@ class NormReader:
         """The norms of a part of the layer ``prefix``, whose output is multiplied by ``factor``."""
         width = self.plan.hidden_size
         first, second = (
-            None if name is None else self.take(f"{prefix}.{name}", width)
-            for name in (before, output)
+            None if name is None else self.take(f"{prefix}.{name}", width, kind=kind)
+            for name, kind in ((before, None), (output, self.plan.output_norm))
         )
         if self.plan.norms_after:
             return Norms(after=first)
@@ -55,7 +58,8 @@ class NormReader:
             query = self.take(f"{prefix}.{names.query_norm}", dim)
             return query, self.take(f"{prefix}.{names.key_norm}", dim) if keys else None
         rope = plan.rope_of[index]
-        if plan.head_norms == "bare" and rope is not None and plan.ropes[rope].rotated:
+        turned = rope is not None and plan.ropes[rope].rotated
+        if plan.head_norms == "all bare" or (plan.head_norms == "bare" and turned):
             return Norm(dim, None, plan.norm.eps), Norm(dim, None, plan.norm.eps)
         return None, None
 

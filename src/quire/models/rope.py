@@ -333,6 +333,7 @@ _BUILDERS: dict[str, Callable[[RopeConfig, torch.device], Rope]] = {
     "longrope": _longrope,
     "divided": _divided,
     UNTURNED: _unturned,
+    "deepseek_yarn": _yarn,  # in Sarvam's files
     "su": _longrope,  # its name when Phi-3 was published
     "mrope": _default,  # a text's tokens have the same position three times
 }

@@ -134,6 +134,12 @@ _GATE_AND_UP = replace(_PLAIN, up=("mlp.gate_up_proj",))
 _GLM = Traits(
     names=_GATE_AND_UP, output_bias=False, mlp_bias=False, row_order="pairs", rotary_share=0.5,
 )  # fmt: skip
+_GLM_4 = replace(
+    _GLM,
+    names=replace(
+        _GATE_AND_UP, attention_output="post_self_attn_layernorm", mlp_output="post_mlp_layernorm"
+    ),
+)
 _ERNIE = Traits(
     qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", row_order="pairs",
     theta=500_000.0,
@@ -151,6 +157,14 @@ _HUNYUAN = Traits(
     mlp_bias=False,
     head_norms="each turned",
     varied=variants.hunyuan,
+)
+
+_BAILING = TensorNames(
+    embedding="word_embeddings",
+    qkv=("attention.query_key_value",),
+    output="attention.dense",
+    query_norm="attention.query_layernorm",
+    key_norm="attention.key_layernorm",
 )
 
 TRAITS: Mapping[str, Traits] = {
@@ -246,6 +260,14 @@ TRAITS: Mapping[str, Traits] = {
     "Jais2ForCausalLM": Traits(
         names=_UNGATED, biases=True, norm=_LAYER_NORM, eps="layer_norm_eps", activation="relu2"
     ),
+    "MuseGlimmerForCausalLM": Traits(
+        names=replace(_SANDWICHED, gate="self_attn.gate_proj"),
+        mlp_bias=False,
+        norm=NormKind(around_one=True),
+        activation_field="hidden_activation",
+        varied=variants.muse,
+        foreign=("attention_bias",),
+    ),
     "ArceeForCausalLM": Traits(names=_UNGATED, activation="relu2"),
     "NemotronForCausalLM": Traits(
         names=_UNGATED,
@@ -260,14 +282,9 @@ TRAITS: Mapping[str, Traits] = {
     "Ernie4_5ForCausalLM": _ERNIE,
     "Ernie4_5_MoeForCausalLM": replace(_ERNIE, varied=mixtures.ernie, foreign=("use_bias",)),
     "GlmForCausalLM": _GLM,
-    "Glm4ForCausalLM": replace(
-        _GLM,
-        names=replace(
-            _GATE_AND_UP,
-            attention_output="post_self_attn_layernorm",
-            mlp_output="post_mlp_layernorm",
-        ),
-    ),
+    "Glm4ForCausalLM": _GLM_4,
+    "Glm4vForCausalLM": replace(_GLM_4, qkv_bias=True, rotary_share=1.0),
+    "GlmOcrForCausalLM": replace(_GLM_4, qkv_bias=False, rotary_share=1.0),
     "Glm4MoeForCausalLM": _GLM_MOE,
     "SolarOpenForCausalLM": replace(_GLM_MOE, rotary_share=1.0, theta=1_000_000.0),
     "DeepseekV2ForCausalLM": Traits(varied=mixtures.deepseek_v2),
@@ -323,7 +340,59 @@ TRAITS: Mapping[str, Traits] = {
         theta=500_000.0,
         varied=mixtures.llama4,
     ),
+    "MiniCPMForCausalLM": Traits(varied=variants.minicpm, foreign=("sparse_config", "num_experts")),
     "MiniCPM3ForCausalLM": Traits(varied=variants.minicpm3),
+    "IQuestCoderForCausalLM": Traits(foreign=("clip_qkv", "use_sliding_window")),
+    "InternLM2ForCausalLM": Traits(
+        names=TensorNames(
+            embedding="tok_embeddings",
+            heads=("output",),
+            qkv=("attention.wqkv",),
+            output="attention.wo",
+            up=("feed_forward.w1", "feed_forward.w3"),
+            down="feed_forward.w2",
+            attention_before="attention_norm",
+            mlp_before="ffn_norm",
+        ),
+        mlp_bias=False,
+        row_order="groups",
+    ),
+    "InternLM3ForCausalLM": Traits(output_bias="mlp_bias"),
+    "ExaoneForCausalLM": Traits(
+        names=TensorNames(
+            roots=("transformer",),
+            embedding="wte",
+            layers="h",
+            final_norm="ln_f",
+            qkv=tuple(f"attn.attention.{part}_proj" for part in "qkv"),
+            output="attn.attention.out_proj",
+            up=("mlp.c_fc_0", "mlp.c_fc_1"),
+            down="mlp.c_proj",
+            attention_before="ln_1",
+            mlp_before="ln_2",
+        ),
+        theta=500_000.0,
+    ),
+    "BailingMoeV2ForCausalLM": Traits(
+        names=_BAILING,
+        qkv_bias="use_qkv_bias",
+        output_bias="use_bias",
+        mlp_bias=False,
+        rotary_share=0.5,
+        varied=mixtures.bailing,
+        foreign=("norm_head", "use_sliding_window"),
+    ),
+    "SarvamMoEForCausalLM": Traits(
+        names=_BAILING,
+        qkv_bias="use_qkv_bias",
+        output_bias="use_bias",
+        mlp_bias=False,
+        rotary_share=1.0,
+        theta=8_000_000.0,
+        varied=mixtures.bailing,
+        foreign=("norm_head",),
+    ),
+    "SarvamMLAForCausalLM": Traits(mlp_bias=False, varied=mixtures.sarvam_mla),
     "YoutuForCausalLM": Traits(mlp_bias=False, varied=variants.latent),
     "Dots1ForCausalLM": Traits(mlp_bias=False, head_norms="each", varied=mixtures.deepseek),
     "ExaoneMoeForCausalLM": Traits(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from reprlib import repr as short
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from quire.core.errors import ModelError, reason
 from quire.models.config import ModelConfig
+from quire.models.shape import unusual
 from quire.models.weights import Weights, adds_nothing
 
 # Fields that say what vectors a model gives, of which transformers knows nothing.
@@ -35,15 +37,16 @@ _ASIDE = (
 )
 
 
-def check_decoder(architecture: str) -> None:
+def check_decoder(config: ModelConfig) -> None:
     """ModelError unless ``transformers`` has such a decoder, and lets its attention be replaced."""
+    architecture = config.architecture
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         raise ModelError(
             f"{architecture} is not a decoder that transformers has for language modelling"
-            + _instead(architecture)
+            + _instead(config)
         )
     code = sys.modules[getattr(transformers, architecture).__module__]
     if architecture in _DROPPING or not hasattr(code, "ALL_ATTENTION_FUNCTIONS"):
@@ -53,8 +56,9 @@ def check_decoder(architecture: str) -> None:
         )
 
 
-def _instead(architecture: str) -> str:
-    """What to do with a model of another kind."""
+def _instead(config: ModelConfig) -> str:
+    """What to do with a model of another kind, or of which kind it is."""
+    architecture = config.architecture
     if architecture.endswith("ForSequenceClassification"):
         return (
             "; of decoders, heads that classify are not computed. A reranker that says yes or no "
@@ -62,7 +66,15 @@ def _instead(architecture: str) -> str:
             '--hf-overrides \'{"architectures": ["...ForCausalLM"], "classifier_from_token": '
             '["no", "yes"]}\''
         )
-    return ""
+    inner = config.fields.section("text_config")
+    found = unusual(inner if inner.values else config.fields)
+    whole = (
+        "; it sees images, and is none of those whose decoder is served by itself (this one's is "
+        f"{short(inner.values.get('model_type'))})"
+        if inner.values
+        else ""
+    )
+    return whole + (f"; its config has {found}" if found else "")
 
 
 def encoder_base(architecture: str) -> str | None:
@@ -139,7 +151,7 @@ def load_causal_lm(config: ModelConfig, weights: Weights, left: LeftInFiles | No
     """
     from transformers import AutoModelForCausalLM
 
-    check_decoder(config.architecture)
+    check_decoder(config)
     given = {"attn_implementation": "eager"}
     return _load(AutoModelForCausalLM, given, config, weights, left=left)
 

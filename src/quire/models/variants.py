@@ -233,6 +233,27 @@ def nanochat(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     )
 
 
+def muse(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """What comes into the layers and all heads are normalised; layers that see everything know no
+    positions, and attention is gated.
+    """
+    rope_of = tuple(None if window is None else 0 for window in plan.windows)
+    eps = fields.epsilon("post_norm_eps", 1e-8)
+    scale = fields.get("qk_scale_factor", float, 3.87)
+    alike = fields.get("norms_alike", bool, False)  # as GGUF files have them, the scale in one
+    return replace(
+        thetas_by_layer(fields, replace(plan, rope_of=rope_of)),
+        attention_scale=plan.attention_scale if alike else plan.attention_scale * scale,
+        head_norms="each" if alike else "all bare",
+        gated_attention=True,
+        embedding_norm=True,
+        output_norm=replace(plan.norm, eps=eps),
+        final_norm=replace(plan.norm, around_one=alike),
+        logits_scale=fields.get("output_multiplier", float, 256**0.5 / 6656**0.5),
+        logits_softcap=_cap(fields, "final_logit_softcapping", 20.0),
+    )
+
+
 def granite(fields: ConfigFields, plan: Blueprint) -> Blueprint:
     """Four multipliers."""
     scaling = fields.get("logits_scaling", float, 1.0)
@@ -269,12 +290,17 @@ def indexed(fields: ConfigFields, plan: Blueprint, interleaved: bool) -> Bluepri
 
 
 def minicpm3(fields: ConfigFields, plan: Blueprint) -> Blueprint:
-    """The same, with multipliers of embeddings, layers and logits."""
+    """The same, with multipliers."""
+    return _latent(fields, minicpm(fields, plan), interleaved=False)
+
+
+def minicpm(fields: ConfigFields, plan: Blueprint) -> Blueprint:
+    """Multipliers of embeddings, layers and logits."""
     of_layers, hidden = len(plan.windows) ** 0.5, plan.hidden_size
     depth = 1.4 if "scale_depth" not in fields.values else of_layers  # null: none
     base = 256 if "dim_model_base" not in fields.values else hidden
     return replace(
-        _latent(fields, plan, interleaved=False),
+        plan,
         embedding_scale=fields.get("scale_emb", float, 12.0),
         embedding_scale_in_dtype=True,
         residual_scale=fields.get("scale_depth", float, depth) / of_layers,

@@ -182,6 +182,7 @@ def test_every_architecture_is_asked(name: str, tmp_path: Path) -> None:
         f"{name}.attention.layer_norm_epsilon": floating(1e-5),
         f"{name}.expert_used_count": number(2),
         f"{name}.rope.scale_linear": floating(2.0),
+        **({f"{name}.embedding_scale": floating(12.0)} if name == "minicpm" else {}),
     }
     if any(record.name == name and record.has_experts for record in ARCHITECTURES):
         fields[f"{name}.expert_count"] = number(4)
@@ -190,6 +191,20 @@ def test_every_architecture_is_asked(name: str, tmp_path: Path) -> None:
     file["fields"] = fields
     with pytest.raises(ModelError, match=rf"{name}\.rope\.scale_linear is 2\.0"):
         config_of(open_gguf(written(file, tmp_path / "model.gguf")))
+
+
+def test_what_a_file_does_not_say_is_as_in_llama_cpp(tmp_path: Path) -> None:
+    """How wide heads are, and how Granite's scores are scaled."""
+    found = config(tmp_path / "model.gguf", {})
+    assert found["head_dim"] == found["hidden_size"] // found["num_attention_heads"]
+    file = parts()
+    file["fields"] = {k.replace("qwen3.", "granite."): v for k, v in file["fields"].items()}
+    file["fields"] |= {"general.architecture": string("granite")}
+    scaled = config_of(open_gguf(written(file, tmp_path / "granite.gguf")))
+    assert scaled["attention_multiplier"] == found["head_dim"] ** -0.5
+    file["fields"]["granite.attention.scale"] = floating(0.25)
+    scaled = config_of(open_gguf(written(file, tmp_path / "granite.gguf")))
+    assert scaled["attention_multiplier"] == 0.25
 
 
 def test_names_that_other_converters_have(tmp_path: Path) -> None:

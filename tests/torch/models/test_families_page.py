@@ -6,9 +6,13 @@ import json
 
 import pytest
 from scripts import families
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from quire.models import loader
+from quire.models.shape.towers import WITH_IMAGES
 
 if not families.PAGE.exists():
     pytest.skip("Quire runs without its sources", allow_module_level=True)
@@ -31,5 +35,15 @@ def test_what_is_served_computes_what_transformers_computes() -> None:
 
 
 def test_all_that_have_code_here_are_found_so() -> None:
-    native = {one.architecture for one in RESULTS if one.how == "Quire"}
-    assert native == loader._NATIVE.keys() & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    found = {one.architecture: one.how for one in RESULTS}
+    native = {name for name, how in found.items() if how == "Quire"}
+    wholes = {name for name in native if name.endswith("ForConditionalGeneration")}
+    known = {
+        *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(),
+        *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values(),
+    }
+    assert native - wholes == loader._NATIVE.keys() & known
+    assert len(wholes) > 30 and wholes <= set(WITH_IMAGES.values())
+    assert not [
+        name for name in WITH_IMAGES.values() if found.get(name) in ("refused", "transformers")
+    ]

@@ -285,6 +285,11 @@ WIDE: Mapping[str, Mapping[str, Any]] = {
         "no_rope_layer_interval": 4,
     },
     "mistral4": {"moe_intermediate_size": 256},
+    "glm_moe_dsa": {"moe_intermediate_size": 256, "first_k_dense_replace": 1},
+    "mimo_v2_flash": {"moe_intermediate_size": 256},
+    "glm": {"attention_bias": True},
+    "falcon": {"ffn_hidden_size": 256},
+    "sarvam_moe": {"moe_intermediate_size": 256, "n_shared_experts": 1},
     "kimi_linear": {"linear_num_heads": 4, "linear_head_dim": 32, "moe_intermediate_size": 256},
 }
 _WIDTHS = {"hidden_size": 256, "intermediate_size": 256, "initializer_range": 0.1}
@@ -343,6 +348,13 @@ def with_field(path: Path, name: str, value: Any) -> None:
         ("mistral4", "nextn_predict_layers", 1 << 62, None),  # as many as the file has
         ("mistral4", "rope.scaling.yarn_log_multiplier", 1e300, "mscale_all_dim must be at most"),
         ("hunyuan", "attention.head_count", 1 << 28, "num_attention_heads must be of at most"),
+        ("glm", "attention.head_count_kv", 3, "rows, and heads have"),
+        ("glm", "attention.value_length", 1 << 40, "value_length .* is not"),
+        ("mimo_v2_flash", "attention.head_count_kv", [1, 2], "attention.head_count_kv must be"),
+        ("mimo_v2_flash", "attention.head_count_kv", [1, 2, 2], "differs among layers"),
+        ("mimo_v2_flash", "attention.sliding_window_pattern", [1], "a truth for each layer"),
+        ("glm_moe_dsa", "attention.indexer.types", [True], "indexer_types must be full or shared"),
+        ("glm_moe_dsa", "attention.indexer.top_k", 0, "index_topk must be at least 1"),
         ("apertus", "xielu.beta", array("f", [7.0, 7.0]), r"act_fn\.beta is 7; supported: 0\.5"),
     ],
 )

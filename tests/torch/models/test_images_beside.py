@@ -21,7 +21,7 @@ from quire.models.shape import read_shape
 from support.hf_reference import random_prompts
 from support.paged_harness import PagedHarness
 from support.rounded_checkpoints import Tensors, rewritten
-from support.small_models import VOCAB_SIZE, save_tokenizer
+from support.small_models import VOCAB_SIZE, save_whole
 
 _SIZES: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE,
@@ -75,6 +75,9 @@ _LATENT = {
     "qk_nope_head_dim": 12,
     "v_head_dim": 32,
 }
+_ROUTED = (
+    "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group",
+)  # fmt: skip
 _YARN = {  # queries grow with every 8 tokens
     "rope_type": "yarn",
     "rope_theta": 1e4,
@@ -101,8 +104,40 @@ _LLAMA_4 = {
     "projector_input_dim": 32,
     "projector_output_dim": 32,
 }
+_MUSE = {
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "sliding_window": 8,
+    "qk_scale_factor": 1.7,
+    "output_multiplier": 0.6,
+    "final_logit_softcapping": 3.0,
+    "post_norm_eps": 1e-2,
+}
+_MUSE_BETWEEN = {
+    **dict.fromkeys(("image_token_id", "video_token_id"), 7),
+    "out_hidden_size": 48,
+    "projector_hidden_size": 32,
+}
+_MUSE_SEES = {
+    "patch_size": 4,
+    "pos_emb_height": 4,
+    "pos_emb_width": 4,
+    **dict.fromkeys(("hidden_size", "intermediate_size"), 32),
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+_IMAGE_ID = {"image_token_id": 7}
+_IDS = {**_IMAGE_ID, "video_token_id": 7}
+_ENDS = dict.fromkeys(("bos_token_id", "pad_token_id"), 2)
+_LFM2 = {"model_type": "lfm2", "layer_types": ["conv", "full_attention"], "conv_L_cache": 3}
+_MOST = {  # of what sees, where it is not said
+    **dict.fromkeys(("depth", "num_layers"), 1),
+    **dict.fromkeys(("num_heads", "num_attention_heads", "num_hidden_layers"), 2),
+    **dict.fromkeys(("hidden_size", "embed_dim", "intermediate_size"), 32),
+    "num_position_embeddings": 16,
+}
 # By class: what the decoder is, beside the sizes; what sees; what is beside both.
-_WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
+_WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping[str, Any]]] = {
     "Llava": ({"model_type": "llama"}, _CLIP, {"image_token_index": 5, "vision_feature_layer": -1}),
     "LlavaNext": ({"model_type": "qwen2"}, _CLIP, {"image_token_index": 5}),
     "Mistral3": ({"model_type": "mistral", "head_dim": 16}, _PIXTRAL, {"image_token_index": 5}),
@@ -125,8 +160,50 @@ _WHOLES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, A
     "Qwen3_5": (_DELTA, _DEEP, _QWEN_IDS),
     "Qwen3_5Moe": ({**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 32}, _DEEP, _QWEN_IDS),
     "Qwen2VL": ({"rope_parameters": _MROPE}, {**_QWEN, "embed_dim": 32}, _QWEN_IDS),
+    "MuseGlimmer": (_MUSE, _MUSE_SEES, _MUSE_BETWEEN),
     "AyaVision": ({"model_type": "cohere2"}, _SIGLIP, {"image_token_index": 5}),
     "InternVL": ({"model_type": "qwen2"}, _INTERN, {"image_token_id": 5}),
+    "Cohere2Vision": ({"model_type": "cohere2", "sliding_window": 8, **_ENDS}, None, _IMAGE_ID),
+    "DeepseekVL": ({"model_type": "llama"}, None, _IMAGE_ID),
+    "Idefics2": ({"model_type": "mistral"}, None, _IMAGE_ID),
+    "Exaone4_5_": ({"model_type": "exaone4", "sliding_window": 8}, None, _IDS),
+    "Glm4v": ({"rope_parameters": _MROPE}, None, _IDS),
+    "Glm4v half turned": (
+        {
+            "rope_parameters": {
+                **_MROPE,
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [1, 1, 1],
+            }
+        },
+        None,
+        _IDS,
+    ),
+    "Glm4vMoe": (
+        {
+            **{name: value for name, value in _LATENT.items() if name in _ROUTED},
+            "head_dim": 24,
+            "first_k_dense_replace": 1,
+            "rope_parameters": {**_MROPE, "partial_rotary_factor": 0.5},
+        },
+        None,
+        _IDS,
+    ),
+    "GlmOcr": (
+        {"head_dim": 16, "rope_parameters": {**_MROPE, "mrope_section": [4, 2, 2]}},
+        None,
+        _IDS,
+    ),
+    "HyperCLOVAXVisionV2": ({"model_type": "hyperclovax"}, None, _IDS),
+    "Idefics3": ({"model_type": "llama"}, None, _IMAGE_ID),
+    "Kimi_K25": ({"model_type": "deepseek_v3", **_LATENT}, None, _IDS),
+    "Lfm2Vl": (_LFM2, None, _IMAGE_ID),
+    "LightOnOcr": ({"model_type": "qwen3", "head_dim": 16}, None, _IMAGE_ID),
+    "MiniCPMV4_6": ({"model_type": "qwen3_5_text", **_DELTA}, None, _IDS),
+    "Ovis2": ({"model_type": "qwen2"}, None, {**_IMAGE_ID, "visual_indicator_token_ids": [7]}),
+    "QianfanOCR": ({"model_type": "qwen3", "head_dim": 16}, None, _IMAGE_ID),
+    "SmolVLM": ({"model_type": "llama"}, None, _IMAGE_ID),
+    "VideoLlama3": ({"model_type": "qwen2"}, None, _IDS),
     "LlavaOnevision": ({"model_type": "qwen2"}, _SIGLIP, {"image_token_index": 5}),
 }
 
@@ -135,12 +212,24 @@ def _made(name: str, directory: Path) -> Any:
     """The model of transformers', which is saved in ``directory``."""
     text, seeing, more = _WHOLES[name]
     name = name.partition(" ")[0]
+    if not hasattr(transformers, f"{name}Config"):
+        pytest.skip(f"this release of transformers has no {name}Config")
     make_config = getattr(transformers, f"{name}Config")
+    if seeing is None:
+        usual = make_config().vision_config.to_dict()
+        seeing = {
+            field: min(value, _MOST[field]) if field in _MOST and isinstance(value, int) else value
+            for field, value in usual.items()
+        }
+        seeing |= {"out_hidden_size": _SIZES["hidden_size"]} if "out_hidden_size" in usual else {}
     config = make_config(text_config={**_SIZES, **text}, vision_config={**seeing}, **more)
     torch.manual_seed(0)
     whole = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
-    whole.save_pretrained(directory)
-    save_tokenizer(directory)
+    with torch.no_grad():
+        for parameter in whole.parameters():
+            if parameter.ndim == 1:  # norms are neither ones nor zeros
+                parameter.add_(0.2 * torch.randn(parameter.shape))
+    save_whole(whole, directory)
     return whole
 
 
@@ -201,9 +290,10 @@ def test_decoders_that_are_not_known_are_refused_by_name(tmp_path: Path) -> None
     config = {
         "architectures": ["LlavaForConditionalGeneration"],
         "model_type": "llava",
-        "text_config": {"model_type": "brand_new"},
+        "text_config": {"model_type": "brand_new", "hc_mult": 4},
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match="LlavaForConditionalGeneration"):
+    said = r"LlavaForConditionalGeneration .* 'brand_new'\).* beside the residual one \(hc_mult\)"
+    with pytest.raises(ModelError, match=said):
         check_servable(tmp_path)

@@ -28,7 +28,8 @@ SIMULATED = {
     "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "mamba2", "nemotron_h",
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "afmoe", "exaone_moe", "gemma4_unified_text",
     "granite_swa", "hy_v3", "jais2", "lfm3", "mellum", "deepseek_v32", "glm_moe_dsa",
-    "cohere2_moe", "mimo_v2_flash",
+    "cohere2_moe", "mimo_v2_flash", "exaone", "internlm3", "iquestcoder", "sarvam_mla",
+    "sarvam_moe",
 }  # fmt: skip
 
 

@@ -205,7 +205,7 @@ def test_a_plan_for_quire_is_for_what_it_serves(
 ) -> None:
     text = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64,
             "num_hidden_layers": 1, "num_attention_heads": 1}  # fmt: skip
-    whole = {"model_type": "kimi_k25", "text_config": text, "vision_config": {"depth": 27}}
+    whole = {"model_type": "interns1", "text_config": text, "vision_config": {"depth": 27}}
     (tmp_path / "config.json").write_text(json.dumps(whole))
     arguments = ["plan", str(tmp_path), "--machine", "b300", *LOAD]
     assert main([*arguments, "--engine", "quire"]) == 1

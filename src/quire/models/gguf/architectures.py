@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from quire.models.gguf.architecture import EXPERTS, LAYER_NORM, RMS, Architecture
-
-_PROJECTIONS, _W = ("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")
-
-
-def _mlp(root: str, kind: str = "", parts: Sequence[str] = _PROJECTIONS) -> dict[str, str]:
-    """Names of gate, up and down below ``root``. kind: what their names in GGUF files end with."""
-    each = zip(("gate", "up", "down"), parts, strict=True)
-    return {f"ffn_{name}{kind}": f"{root}.{part}" for name, part in each}
-
+from quire.models.gguf.architecture import (
+    DEEPSEEK_EXPERTS,
+    EXPERTS,
+    GRANITE,
+    LATENT,
+    LATENT_FIELDS,
+    LAYER_NORM,
+    MIXTRAL,
+    QWEN_EXPERTS,
+    RMS,
+    SHARED,
+    SHARED_ONE,
+    Architecture,
+    mlp,
+)
+from quire.models.gguf.hybrids import HYBRIDS
 
 _AROUND = {
     "post_attention_norm": "post_attention_layernorm",
@@ -25,19 +31,18 @@ _CAPS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
-_GRANITE = {
-    "attention.scale": "attention_multiplier",
-    "embedding_scale": "embedding_multiplier",
-    "residual_scale": "residual_multiplier",
-    "logit_scale": "logits_scaling",
-}
-_QWEN_EXPERTS = {
-    "expert_feed_forward_length": "moe_intermediate_size",
-    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
-}
-_MIXTRAL = _mlp("block_sparse_moe.experts.{}", "_exps", _W)
 _LOGITS = {"logit_scale": "logit_scale"}
 _SECTIONS = ("rope.dimension_sections",)  # of positions, which are one where there are no images
+_DEEP = ("n_deepstack_layers",)  # which images are added to
+_FALCON = {
+    "token_embd": "transformer.word_embeddings",
+    "output_norm": "transformer.ln_f",
+    "attn_norm_2": "ln_attn",
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
 _WINDOW = {"attention.sliding_window": "sliding_window"}
 _GPT_OSS = {
     "attn_sinks": "self_attn.sinks",
@@ -45,41 +50,14 @@ _GPT_OSS = {
     "ffn_gate_inp": "mlp.router",
 }
 
-_SHARED = _mlp("mlp.shared_experts", "_shexp")
-_SHARED_ONE = {"expert_shared_feed_forward_length": "shared_intermediate_size"}
-_SHARED_MLP = _mlp("mlp.shared_mlp", "_shexp")
-_CHOSEN_BY_BIAS = {**_SHARED, "exp_probs_b": "mlp.gate.e_score_correction"}
-_DEEPSEEK_EXPERTS = {
-    "expert_feed_forward_length": "moe_intermediate_size",
-    "expert_shared_count": "n_shared_experts",
-    "leading_dense_block_count": "first_k_dense_replace",
-    "expert_weights_scale": "routed_scaling_factor",
-    "expert_weights_norm": "norm_topk_prob",
-    "expert_group_count": "n_group",
-    "expert_group_used_count": "topk_group",
-    "nextn_predict_layers": "num_nextn_predict_layers",
-}
+_SHARED_MLP = mlp("mlp.shared_mlp", "_shexp")
+_CHOSEN_BY_BIAS = {**SHARED, "exp_probs_b": "mlp.gate.e_score_correction"}
 _QUERIES_BIASED = {"attn_q.bias": "attention_bias"}
 
-_LATENT = {
-    "attn_q_a": "self_attn.q_a_proj",
-    "attn_q_a_norm": "self_attn.q_a_layernorm",
-    "attn_q_b": "self_attn.q_b_proj",
-    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-    "attn_kv_b": "self_attn.kv_b_proj",
-    "attn_k_b": "self_attn.kv_b_proj.keys.{}",
-    "attn_v_b": "self_attn.kv_b_proj.values.{}",
-}
-_LATENT_FIELDS = {
-    "attention.q_lora_rank": "q_lora_rank",
-    "attention.kv_lora_rank": "kv_lora_rank",
-    "rope.dimension_count": "qk_rope_head_dim",
-}
 _LATENT_EXPERTS: Mapping[str, Any] = {
     "told_by": EXPERTS, "latent": True, "yarn_weight": 10.0,
-    "names": {**_LATENT, **_CHOSEN_BY_BIAS},
-    "fields": {**_DEEPSEEK_EXPERTS, **_LATENT_FIELDS},
+    "names": {**LATENT, **_CHOSEN_BY_BIAS},
+    "fields": {**DEEPSEEK_EXPERTS, **LATENT_FIELDS},
 }  # fmt: skip
 
 _GIVEN_NAMES = {
@@ -132,217 +110,107 @@ _GEMMA_4_FIELDS = {
     "attention.key_length": "global_head_dim",
     "attention.key_length_swa": "head_dim",
 }
-_DELTA = {
-    "attn_qkv": "linear_attn.in_proj_qkv",
-    "attn_gate": "linear_attn.in_proj_z",
-    "ssm_in": "linear_attn.in_proj_qkvz",
-    "ssm_ba": "linear_attn.in_proj_ba",
-    "ssm_beta": "linear_attn.in_proj_b",
-    "ssm_alpha": "linear_attn.in_proj_a",
-    "ssm_conv1d": "linear_attn.conv1d",
-    "ssm_a": "linear_attn.A",
-    "ssm_dt": "linear_attn.dt_proj",
-    "ssm_norm": "linear_attn.norm",
-    "ssm_out": "linear_attn.out_proj",
-    "post_attention_norm": "post_attention_layernorm",
-}
-_DELTA_FIELDS = {
-    "ssm.conv_kernel": "linear_conv_kernel_dim",
-    "ssm.state_size": "linear_key_head_dim",
-    "ssm.group_count": "linear_num_key_heads",
-    "ssm.time_step_rank": "linear_num_value_heads",
-    "ssm.inner_size": "linear_inner_size",
-    "full_attention_interval": "full_attention_interval",
-    "nextn_predict_layers": "num_nextn_predict_layers",
-}
-_STATE_SPACE = {
-    "ssm.conv_kernel": "mamba_d_conv",
-    "ssm.state_size": "mamba_d_state",
-    "ssm.group_count": "mamba_n_groups",
-    "ssm.time_step_rank": "mamba_n_heads",
-    "ssm.inner_size": "mamba_inner_size",
-}
-
-
-def _mamba(root: str) -> dict[str, str]:
-    return {
-        "ssm_in": f"{root}.in_proj",
-        "ssm_conv1d": f"{root}.conv1d",
-        "ssm_dt": f"{root}.dt_proj",
-        "ssm_a": f"{root}.A",
-        "ssm_d": f"{root}.D",
-        "ssm_norm": f"{root}.norm",
-        "ssm_out": f"{root}.out_proj",
-    }
-
-
-_GRANITE_HYBRID: Mapping[str, Any] = {
-    "interleaved": True, "states": "mamba",
-    "fields": {
-        **_GRANITE, **_STATE_SPACE, **_SHARED_ONE, EXPERTS: "num_local_experts",
-        "rope.scaling.finetuned": "position_embedding_type",
-    },
-    "told_by_tensors": {"ssm_conv1d.bias": "mamba_conv_bias"},
-}  # fmt: skip
-_FALCON_H1 = {
-    **_mamba("mamba"),
-    "output_norm": "model.final_layernorm",
-    "ffn_norm": "pre_ff_layernorm.weight",  # its name there ends before that
-    **_mlp("feed_forward"),
-}
-_BACKBONE = {
-    **_mamba("mixer"),
-    "token_embd": "model.embeddings",
-    "output_norm": "model.norm_f",
-    "attn_norm": "norm",
-    "attn_q": "mixer.q_proj",
-    "attn_k": "mixer.k_proj",
-    "attn_v": "mixer.v_proj",
-    "attn_output": "mixer.o_proj",
-    "ffn_up": "mixer.up_proj",
-    "ffn_down": "mixer.down_proj",
-    "ffn_gate_inp": "mixer.gate",
-    "exp_probs_b": "mixer.gate.e_score_correction",
-    "ffn_up_exps": "mixer.experts.{}.up_proj",
-    "ffn_down_exps": "mixer.experts.{}.down_proj",
-    "ffn_up_shexp": "mixer.shared_experts.up_proj",
-    "ffn_down_shexp": "mixer.shared_experts.down_proj",
-}
-_NEMOTRON_H: Mapping[str, Any] = {
-    "names": _BACKBONE, "states": "mamba", "alone": True,
-    "eps": (LAYER_NORM[0], "layer_norm_epsilon"),
-    "told_by_tensors": {"ssm_conv1d.bias": "use_conv_bias"},
-}  # fmt: skip
-_LFM2 = {
-    "attn_norm": "operator_norm",
-    "attn_output": "self_attn.out_proj",
-    "attn_q_norm": "self_attn.q_layernorm",
-    "attn_k_norm": "self_attn.k_layernorm",
-    "ffn_norm": "ffn_norm",
-    **_mlp("feed_forward", parts=_W),
-    "token_embd_norm": "model.embedding_norm",
-    "output_norm": "model.embedding_norm",
-    "shortconv.in_proj": "conv.in_proj",
-    "shortconv.conv": "conv.conv",
-    "shortconv.out_proj": "conv.out_proj",
-}
-_KIMI = {
-    **_LATENT,
-    "ssm_conv1d_q": "self_attn.q_conv1d",
-    "ssm_conv1d_k": "self_attn.k_conv1d",
-    "ssm_conv1d_v": "self_attn.v_conv1d",
-    "ssm_f_a": "self_attn.f_a_proj",
-    "ssm_f_b": "self_attn.f_b_proj",
-    "ssm_g_a": "self_attn.g_a_proj",
-    "ssm_g_b": "self_attn.g_b_proj",
-    "ssm_beta": "self_attn.b_proj",
-    "ssm_a": "self_attn.A",
-    "ssm_dt": "self_attn.dt_proj",
-    "ssm_norm": "self_attn.o_norm",
-    **_MIXTRAL,
-    "ffn_gate_inp": "block_sparse_moe.gate",
-    "exp_probs_b": "block_sparse_moe.gate.e_score_correction",
-    **_mlp("block_sparse_moe.shared_experts", "_shexp"),
-}
 _HUNYUAN = {
     "attn_q_norm": "self_attn.query_layernorm",
     "attn_k_norm": "self_attn.key_layernorm",
 }
 _LLAMA_4 = {
-    **_mlp("feed_forward"),
+    **mlp("feed_forward"),
     "ffn_gate_inp": "feed_forward.router",
-    **_mlp("feed_forward.experts.{}", "_exps"),
-    **_mlp("feed_forward.shared_expert", "_shexp"),
+    **mlp("feed_forward.experts.{}", "_exps"),
+    **mlp("feed_forward.shared_expert", "_shexp"),
 }
 _LLAMA_4_FIELDS = {
     "feed_forward_length": "intermediate_size_mlp",
     "expert_feed_forward_length": "intermediate_size",
     "interleave_moe_layer_step": "interleave_moe_layer_step",
 }
-_LFM2_EXPERTS = {
-    **_LFM2,
-    "ffn_gate_inp": "feed_forward.gate",
-    "exp_probs_b": "feed_forward.expert_bias",
-    **_mlp("feed_forward.experts.{}", "_exps", _W),
+_INDEX_NAMES = {
+    "indexer.attn_q_b": "self_attn.indexer.wq_b",
+    "indexer.attn_k": "self_attn.indexer.wk",
+    "indexer.k_norm": "self_attn.indexer.k_norm",
+    "indexer.proj": "self_attn.indexer.weights_proj",
 }
+_INDEX_FIELDS = {
+    "attention.indexer.head_count": "index_n_heads",
+    "attention.indexer.key_length": "index_head_dim",
+    "attention.indexer.top_k": "index_topk",
+}
+_INDEXED: Mapping[str, Any] = {
+    **_LATENT_EXPERTS, "sigmoid": True,
+    "names": {**_LATENT_EXPERTS["names"], **_INDEX_NAMES},
+    "fields": {**_LATENT_EXPERTS["fields"], **_INDEX_FIELDS},
+}  # fmt: skip
 
 ARCHITECTURES = (
     Architecture("llama", "llama", "LlamaForCausalLM", interleaved=True),
     Architecture(
-        "llama", "mixtral", "MixtralForCausalLM", EXPERTS, interleaved=True, names=_MIXTRAL
+        "llama", "mixtral", "MixtralForCausalLM", EXPERTS, interleaved=True, names=MIXTRAL
     ),
     Architecture("qwen2", "qwen2", "Qwen2ForCausalLM"),
-    Architecture("qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", EXPERTS, fields=_QWEN_EXPERTS),
+    Architecture("qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", EXPERTS, fields=QWEN_EXPERTS),
     Architecture("qwen2vl", "qwen2", "Qwen2ForCausalLM", aside=_SECTIONS),
     Architecture("qwen3", "qwen3", "Qwen3ForCausalLM"),
+    Architecture("qwen3vl", "qwen3", "Qwen3ForCausalLM", aside=(*_SECTIONS, *_DEEP)),
     Architecture(
-        "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", EXPERTS, fields=_QWEN_EXPERTS,
-        fixed={"norm_topk_prob": True},
+        "qwen3vlmoe", "qwen3_moe", "Qwen3MoeForCausalLM", EXPERTS, fields=QWEN_EXPERTS,
+        fixed={"norm_topk_prob": True}, aside=(*_SECTIONS, *_DEEP),
+    ),
+    Architecture("exaone", "llama", "LlamaForCausalLM"),
+    Architecture("internlm2", "llama", "LlamaForCausalLM", interleaved=True),
+    # Older files do not say the multipliers, nor does any config of this family.
+    Architecture(
+        "minicpm", "granite", "GraniteForCausalLM", "embedding_scale", interleaved=True,
+        fields=GRANITE,
     ),
     Architecture(
-        "qwen3next", "qwen3_next", "Qwen3NextForCausalLM", EXPERTS, norms_with_one=True,
-        names=_DELTA, fields={**_QWEN_EXPERTS, **_DELTA_FIELDS}, fixed={"norm_topk_prob": True},
-        states="linear_attention", told_by_tensors={"attn_gate.weight": "linear_heads_apart"},
+        "chatglm", "glm", "GlmForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, parted=True,
+        told_by_tensors=_QUERIES_BIASED,
     ),
     Architecture(
-        "qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM", norms_with_one=True, names=_DELTA,
-        fields=_DELTA_FIELDS, fixed={"linear_heads_tiled": True}, states="linear_attention",
-    ),
-    Architecture(
-        "qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", EXPERTS, norms_with_one=True,
-        names=_DELTA, fields={**_QWEN_EXPERTS, **_DELTA_FIELDS},
-        fixed={"linear_heads_tiled": True}, states="linear_attention",
-    ),
-    Architecture(
-        "lfm2", "lfm2", "Lfm2ForCausalLM", names=_LFM2, eps=(RMS[0], "norm_eps"),
-        fields={"shortconv.l_cache": "conv_L_cache"}, states="conv",
-    ),
-    Architecture(
-        "lfm2moe", "lfm2_moe", "Lfm2MoeForCausalLM", EXPERTS, names=_LFM2_EXPERTS, sigmoid=True,
-        eps=(RMS[0], "norm_eps"), states="conv",
+        "falcon", "falcon", "FalconForCausalLM", layers="transformer.h",
+        eps=(LAYER_NORM[0], "layer_norm_epsilon"), names=_FALCON,
         fields={
-            "shortconv.l_cache": "conv_L_cache",
-            "expert_feed_forward_length": "moe_intermediate_size",
-            "expert_weights_scale": "routed_scaling_factor",
-            "leading_dense_block_count": "num_dense_layers",
+            "attention.head_count_kv": "num_kv_heads", "feed_forward_length": "ffn_hidden_size",
         },
-        told_by_tensors={"exp_probs_b.bias": "use_expert_bias"},
+        fixed={"heads_in_order": True, "multi_query": False},
+        told_by_tensors={"attn_norm_2.weight": "new_decoder_architecture"},
     ),
     Architecture(
-        "granitehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM", EXPERTS,
+        "bailingmoe2", "bailing_moe", "BailingMoeV2ForCausalLM", EXPERTS, sigmoid=True,
         names={
-            **_mamba("mamba"), **_SHARED, "ffn_gate_inp": "block_sparse_moe.router.layer",
+            **_CHOSEN_BY_BIAS,
+            "token_embd": "model.word_embeddings",
+            "attn_qkv": "attention.query_key_value",
+            "attn_output": "attention.dense",
+            "attn_q_norm": "attention.query_layernorm",
+            "attn_k_norm": "attention.key_layernorm",
         },
-        fixed={"shared_gate_apart": True}, **_GRANITE_HYBRID,
+        fields=DEEPSEEK_EXPERTS, aside=("expert_shared_feed_forward_length",),
+        told_by_tensors={"attn_q_norm.weight": "use_qk_norm", "attn_qkv.bias": "use_qkv_bias"},
     ),
     Architecture(
-        "granitehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM",
-        names=_mamba("mamba"), fixed={"shared_gate_apart": True, "num_local_experts": 0},
-        **_GRANITE_HYBRID,
-    ),
-    Architecture(
-        "falcon-h1", "falcon_h1", "FalconH1ForCausalLM", names=_FALCON_H1, fields=_STATE_SPACE,
-        fixed={"mamba_norm_before_gate": False}, states="mamba",
-        told_by_tensors={
-            "ssm_conv1d.bias": "mamba_conv_bias", "ssm_norm.weight": "mamba_rms_norm",
-        },
-    ),
-    Architecture(
-        "nemotron_h", "nemotron_h", "NemotronHForCausalLM", fields=_STATE_SPACE,
-        fixed={"num_local_experts": 0}, **_NEMOTRON_H,
-    ),
-    Architecture(
-        "nemotron_h_moe", "nemotron_h", "NemotronHForCausalLM", EXPERTS, sigmoid=True,
+        "mimo2", "mimo_v2_flash", "MiMoV2FlashForCausalLM", EXPERTS, sigmoid=True, parted=True,
+        other_heads=True, local_theta=10_000.0,
+        names={"exp_probs_b": "mlp.gate.e_score_correction", "attn_sinks": "self_attn.sinks"},
         fields={
-            **_STATE_SPACE, **_DEEPSEEK_EXPERTS,
-            "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "attention.sliding_window": "sliding_window_size",  # of tokens before one
+            "attention.value_length": "v_head_dim",
+            "attention.value_scale": "attention_value_scale",
+            "expert_weights_norm": "norm_topk_prob",
+            "expert_weights_scale": "routed_scaling_factor",
+            "expert_group_count": "n_group",
+            "expert_group_used_count": "topk_group",
+            "nextn_predict_layers": "num_nextn_predict_layers",
         },
-        **_NEMOTRON_H,
+        told_by_tensors={**_QUERIES_BIASED, "attn_sinks.weight": "add_swa_attention_sink_bias"},
     ),
+    Architecture("deepseek32", "deepseek_v32", "DeepseekV32ForCausalLM", **_INDEXED),
+    Architecture("glm-dsa", "glm_moe_dsa", "GlmMoeDsaForCausalLM", **_INDEXED),
     Architecture(
-        "mamba2", "mamba2", "Mamba2ForCausalLM", names=_BACKBONE, alone=True, states="mamba",
-        fields=_STATE_SPACE, eps=(RMS[0], "layer_norm_epsilon"),
-        told_by_tensors={"ssm_conv1d.bias": "use_conv_bias"},
+        "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", EXPERTS, fields=QWEN_EXPERTS,
+        fixed={"norm_topk_prob": True},
     ),
     Architecture(
         "deepseek2", "deepseek_v3", "DeepseekV3ForCausalLM", sigmoid=True, **_LATENT_EXPERTS
@@ -352,22 +220,14 @@ ARCHITECTURES = (
         fixed={"topk_method": "group_limited_greedy"}, **_LATENT_EXPERTS,
     ),
     Architecture(
-        "deepseek2", "youtu", "YoutuForCausalLM", names=_LATENT, fields=_LATENT_FIELDS,
+        "deepseek2", "youtu", "YoutuForCausalLM", names=LATENT, fields=LATENT_FIELDS,
         latent=True, yarn_weight=10.0, aside=("leading_dense_block_count", "expert_weights_scale"),
     ),
     Architecture(
         "mistral4", "mistral4", "Mistral4ForCausalLM", growth=0.1, **_LATENT_EXPERTS
     ),
     Architecture(
-        "kimi-linear", "kimi_linear", "KimiLinearForCausalLM", EXPERTS, names=_KIMI, latent=True,
-        states="linear_attention", sigmoid=True, fixed={"norm_topk_prob": True},
-        fields={
-            **_DEEPSEEK_EXPERTS, **_LATENT_FIELDS, "kda.head_dim": "linear_head_dim",
-            "ssm.conv_kernel": "linear_conv_kernel_dim",
-        },
-    ),
-    Architecture(
-        "minicpm3", "minicpm3", "MiniCPM3ForCausalLM", names=_LATENT, fields=_LATENT_FIELDS,
+        "minicpm3", "minicpm3", "MiniCPM3ForCausalLM", names=LATENT, fields=LATENT_FIELDS,
         latent=True,
     ),
     Architecture(
@@ -382,7 +242,7 @@ ARCHITECTURES = (
         "phi3", "phi3", "Phi3ForCausalLM", names={"ffn_up": "mlp.gate_up_proj"}, fields=_WINDOW,
     ),
     Architecture(
-        "phimoe", "phimoe", "PhimoeForCausalLM", EXPERTS, names=_MIXTRAL, fields=_WINDOW,
+        "phimoe", "phimoe", "PhimoeForCausalLM", EXPERTS, names=MIXTRAL, fields=_WINDOW,
         longrope_factor=1.243163121016122, told_by_tensors={"output.bias": "lm_head_bias"},
     ),
     Architecture("gemma", "gemma", "GemmaForCausalLM", norms_with_one=True),
@@ -421,16 +281,16 @@ ARCHITECTURES = (
         "gpt-oss", "gpt_oss", "GptOssForCausalLM", EXPERTS, names=_GPT_OSS, fields=_WINDOW,
         whole_yarn=False,
     ),
-    Architecture("granite", "granite", "GraniteForCausalLM", interleaved=True, fields=_GRANITE),
+    Architecture("granite", "granite", "GraniteForCausalLM", interleaved=True, fields=GRANITE),
     Architecture(
         "granitemoe", "granitemoeshared", "GraniteMoeSharedForCausalLM",
         "expert_shared_feed_forward_length", interleaved=True,
-        names={**_SHARED, "ffn_gate_inp": "block_sparse_moe.router.layer"},
-        fields={**_GRANITE, **_SHARED_ONE}, fixed={"shared_gate_apart": True},
+        names={**SHARED, "ffn_gate_inp": "block_sparse_moe.router.layer"},
+        fields={**GRANITE, **SHARED_ONE}, fixed={"shared_gate_apart": True},
     ),
     Architecture(
         "granitemoe", "granitemoe", "GraniteMoeForCausalLM", EXPERTS, interleaved=True,
-        names={"ffn_gate_inp": "block_sparse_moe.router.layer"}, fields=_GRANITE,
+        names={"ffn_gate_inp": "block_sparse_moe.router.layer"}, fields=GRANITE,
     ),
     Architecture("smollm3", "smollm3", "SmolLM3ForCausalLM", interleaved=True),
     Architecture(
@@ -447,7 +307,7 @@ ARCHITECTURES = (
     ),
     Architecture(
         "cohere2moe", "cohere2_moe", "Cohere2MoeForCausalLM", EXPERTS, sigmoid=True,
-        eps=LAYER_NORM, names=_SHARED, fixed={"expert_selection_fn": "sigmoid"},
+        eps=LAYER_NORM, names=SHARED, fixed={"expert_selection_fn": "sigmoid"},
         fields={
             **_LOGITS, **_WINDOW, RMS[0]: RMS[1],
             "feed_forward_length": "prefix_dense_intermediate_size",
@@ -485,7 +345,7 @@ ARCHITECTURES = (
         },
         fields={
             "expert_feed_forward_length": "moe_intermediate_size",
-            "expert_shared_count": "n_shared_experts", **_SHARED_ONE,
+            "expert_shared_count": "n_shared_experts", **SHARED_ONE,
         },
     ),
     Architecture(
@@ -509,7 +369,7 @@ ARCHITECTURES = (
     Architecture("ernie4_5", "ernie4_5", "Ernie4_5ForCausalLM"),
     Architecture(
         "ernie4_5-moe", "ernie4_5_moe", "Ernie4_5_MoeForCausalLM", EXPERTS,
-        names={**_SHARED, "exp_probs_b": "mlp.gate.moe_statics.e_score_correction"},
+        names={**SHARED, "exp_probs_b": "mlp.gate.moe_statics.e_score_correction"},
         fields={
             "expert_feed_forward_length": "moe_intermediate_size",
             "expert_shared_count": "moe_num_shared_experts",
@@ -520,23 +380,23 @@ ARCHITECTURES = (
     ),
     Architecture(
         "dots1", "dots1", "Dots1ForCausalLM", EXPERTS, names=_CHOSEN_BY_BIAS,
-        fields=_DEEPSEEK_EXPERTS, sigmoid=True,
+        fields=DEEPSEEK_EXPERTS, sigmoid=True,
     ),
     Architecture(
-        "glm4moe", "glm4_moe", "Glm4MoeForCausalLM", EXPERTS, fields=_DEEPSEEK_EXPERTS,
+        "glm4moe", "glm4_moe", "Glm4MoeForCausalLM", EXPERTS, fields=DEEPSEEK_EXPERTS,
         sigmoid=True,
         names={**_CHOSEN_BY_BIAS, "post_attention_norm": "post_attention_layernorm"},
         told_by_tensors={**_QUERIES_BIASED, "attn_q_norm.weight": "use_qk_norm"},
     ),
     Architecture(
         "minimax-m2", "minimax_m2", "MiniMaxM2ForCausalLM", EXPERTS,
-        names={**_MIXTRAL, "exp_probs_b": "mlp.e_score_correction"},
+        names={**MIXTRAL, "exp_probs_b": "mlp.e_score_correction"},
         fields={"expert_feed_forward_length": "moe_intermediate_size"}, sigmoid=True,
     ),
     Architecture(
         "afmoe", "afmoe", "AfmoeForCausalLM", EXPERTS, sigmoid=True,
         names={
-            **_SHARED,
+            **SHARED,
             "attn_gate": "self_attn.gate_proj",
             "post_attention_norm": "post_attention_layernorm",
             "ffn_norm": "pre_mlp_layernorm",
@@ -556,8 +416,8 @@ ARCHITECTURES = (
     ),
     Architecture(
         "exaone-moe", "exaone_moe", "ExaoneMoeForCausalLM", EXPERTS, sigmoid=True,
-        names={**_SHARED, "exp_probs_b": "mlp.e_score_correction"},
-        fields={**_DEEPSEEK_EXPERTS, **_WINDOW, "expert_shared_count": "num_shared_experts"},
+        names={**SHARED, "exp_probs_b": "mlp.e_score_correction"},
+        fields={**DEEPSEEK_EXPERTS, **_WINDOW, "expert_shared_count": "num_shared_experts"},
         aside=("expert_shared_feed_forward_length",),
     ),
     Architecture(
@@ -568,7 +428,7 @@ ARCHITECTURES = (
             "exp_probs_b": "mlp.expert_bias",
         },
         fields={
-            **_SHARED_ONE,
+            **SHARED_ONE,
             "expert_feed_forward_length": "moe_intermediate_size",
             "leading_dense_block_count": "first_k_dense_replace",
             "expert_weights_scale": "router_scaling_factor",
@@ -580,10 +440,19 @@ ARCHITECTURES = (
         fixed={"norm_topk_prob": True},
         fields={**_WINDOW, "expert_feed_forward_length": "moe_intermediate_size"},
     ),
+    Architecture(
+        "muse-glimmer", "muse_glimmer_text", "MuseGlimmerForCausalLM", interleaved=True,
+        norms_with_one=True, names={**_AROUND, "attn_gate": "self_attn.gate_proj"},
+        fields={
+            **_WINDOW, "final_logit_softcapping": "final_logit_softcapping",
+            "logit_scale": "output_multiplier",
+        },
+        fixed={"norms_alike": True},
+    ),
     Architecture("jais2", "jais2", "Jais2ForCausalLM", eps=LAYER_NORM),
     Architecture(
         "granite_swa", "granite_swa", "GraniteSWAForCausalLM", interleaved=True,
-        names={"attn_sinks": "self_attn.sinks"}, fields={**_GRANITE, **_WINDOW},
+        names={"attn_sinks": "self_attn.sinks"}, fields={**GRANITE, **_WINDOW},
     ),
     Architecture(
         "granite_swa", "granitemoe_swa", "GraniteMoeSWAForCausalLM", EXPERTS, interleaved=True,
@@ -594,6 +463,7 @@ ARCHITECTURES = (
             "ffn_up_shexp": "shared_mlp.input_linear",
             "ffn_down_shexp": "shared_mlp.output_linear",
         },
-        fields={**_GRANITE, **_WINDOW, **_SHARED_ONE},
+        fields={**GRANITE, **_WINDOW, **SHARED_ONE},
     ),
+    *HYBRIDS,
 )  # fmt: skip

@@ -71,6 +71,32 @@ def sizes_by_layer(file: GGUFFile, name: str, fields: Mapping[str, Any]) -> dict
     }
 
 
+def kinds_of_layers(file: GGUFFile, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """MiMo's fields of a config.json that hang on layers; ``fields`` are the others.
+
+    Raises:
+        ModelError: a list is not of all layers, or layers of a kind differ.
+    """
+    kinds, count = fields.get("layer_types"), fields["num_hidden_layers"]
+    if not is_list(kinds):
+        raise ModelError(f"{file.path}: {name}.attention.sliding_window_pattern is missing")
+    heads = _each(file, f"{name}.attention.head_count_kv", count)
+    by_kind = {
+        kind: {n for n, own in zip(heads, kinds, strict=True) if own == kind} for kind in kinds
+    }
+    if any(len(numbers) > 1 for numbers in by_kind.values()):
+        raise ModelError(
+            f"{file.path}: {name}.attention.head_count_kv differs among layers that see as much"
+        )
+    far, near = (by_kind.get(f"{kind}_attention", {heads[0]}) for kind in ("full", "sliding"))
+    routers = [f"blk.{layer}.ffn_gate_inp.weight" in file.tensors for layer in range(count)]
+    return {
+        "num_key_value_heads": far.pop(),
+        "swa_num_key_value_heads": near.pop(),
+        "mlp_layer_types": ["sparse" if routed else "dense" for routed in routers],
+    }
+
+
 DEVIATIONS = "activation_sparsity_scale"
 """Of Gemma 3n: a field, after the architecture's name, that has a number for each layer."""
 
@@ -124,6 +150,8 @@ def _each(file: GGUFFile, name: str, count: int) -> list[Any]:
     """A field that has a value for each layer, or one for all."""
     value = file.metadata.get(name)
     values: Sequence[Any] = list(value) if is_list(value) else [value] * count
+    if len(values) == file.metadata.get(f"{name.partition('.')[0]}.block_count"):
+        values = values[:count]  # without those that guess
     if len(values) != count or not all(type(one) is int for one in values):
         raise ModelError(f"{file.path}: {name} must be a number for each of {count} layers")
     return list(values)

@@ -11,7 +11,13 @@ from typing import Any
 from quire.core.errors import ModelError
 from quire.models.gguf.architecture import EXPERTS, Architecture
 from quire.models.gguf.architectures import ARCHITECTURES
-from quire.models.gguf.by_layer import CHECKED, DEVIATIONS, sizes_by_layer, sizes_of_streams
+from quire.models.gguf.by_layer import (
+    CHECKED,
+    DEVIATIONS,
+    kinds_of_layers,
+    sizes_by_layer,
+    sizes_of_streams,
+)
 from quire.models.gguf.ends import end_tokens
 from quire.models.gguf.header import GGUFFile, is_list
 from quire.models.gguf.mixers import read_by_mixers, with_mixers
@@ -80,6 +86,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     known = architecture_of(file)
     file = by_usual_names(file, known)
     parts = {name.split(".", 2)[-1] if name.startswith("blk.") else name for name in file.tensors}
+    if known.parted and "attn_qkv.bias" in parts:
+        parts.add("attn_q.bias")
     fields: dict[str, Any] = {
         "architectures": [known.class_name],
         "model_type": known.model_type,
@@ -101,7 +109,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         value = file.metadata.get(f"{known.name}.{name}")
         if known.states is not None and is_list(value):
             value = [one for one in value if one] or value  # 0 for layers of other kinds
-        if known.by_layer and is_list(value):
+        if (known.by_layer or known.other_heads) and is_list(value):
             value = value[:1] and value[0]  # of the first; ``by_layer`` looks at all
         if known.streams and name == "feed_forward_length" and is_list(value):
             fields[field] = list(value)
@@ -121,6 +129,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     fields = with_mixers(file, known, fields)
     if known.by_layer:
         fields |= sizes_by_layer(file, known.name, fields)
+    if known.other_heads:
+        fields |= kinds_of_layers(file, known.name, fields)
     if known.streams:
         fields |= sizes_of_streams(file, known.name)
     return {**fields, **_rotation(file, known, fields)}
@@ -195,8 +205,8 @@ def _dtype(file: GGUFFile) -> str:
 
 
 def _check_heads(file: GGUFFile, known: Architecture) -> None:
-    """ModelError unless values are as long as keys, or both are made of latents."""
-    if known.latent:
+    """ModelError unless values are as long as keys, or the family knows of both."""
+    if known.latent or known.other_heads:
         return
     key, value = (
         file.metadata.get(f"{known.name}.attention.{part}_length") for part in ("key", "value")
@@ -233,9 +243,13 @@ def _windows(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dic
         return {}
     if isinstance(pattern, int):
         return {"sliding_window_pattern": pattern}
-    if not is_list(pattern) or len(pattern) != fields["num_hidden_layers"]:
+    count = fields["num_hidden_layers"]
+    if not is_list(pattern) or len(pattern) not in (
+        count,
+        file.metadata[f"{known.name}.block_count"],
+    ):
         raise ModelError(f"{file.path}: {name} must be a number, or a truth for each layer")
-    return {"layer_types": [_LAYERS[bool(windowed)] for windowed in pattern]}
+    return {"layer_types": [_LAYERS[bool(windowed)] for windowed in pattern[:count]]}
 
 
 def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dict[str, Any]:
@@ -245,6 +259,10 @@ def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> di
         return {}  # their readers refuse them
     head_dim = fields.get("head_dim", hidden // heads)
     found: dict[str, Any] = {}
+    if not (known.latent or known.alone or known.by_layer or hidden % heads):
+        found["head_dim"] = head_dim  # whatever the family's usual one is
+    if _SCALE in known.fields and known.fields[_SCALE] not in fields:
+        found[known.fields[_SCALE]] = head_dim**-0.5
     name = f"{known.name}.rope.dimension_count"
     rotated = file.metadata.get(name, head_dim)
     if type(rotated) is not int:
@@ -271,6 +289,7 @@ def _rotation(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> di
     return found
 
 
+_SCALE = "attention.scale"  # of scores; 1 / sqrt(head_dim) where a file does not say
 _YARN = {
     "factor": "factor",
     "yarn_attn_factor": "attention_factor",

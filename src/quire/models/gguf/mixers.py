@@ -15,6 +15,7 @@ _WIDTHS = (
     ("linear_inner_size", "linear_num_value_heads", "linear_value_head_dim"),
     ("mamba_inner_size", "mamba_n_heads", "mamba_d_head"),
 )
+_INDEXED = "attention.indexer.types"  # the layers with an index of their own; or all
 _KIMI_WIDTH = "linear_head_dim"
 _SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 _TURNED = "position_embedding_type"  # of Granite's layers that attend
@@ -34,7 +35,7 @@ def with_mixers(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> 
 def read_by_mixers(known: Architecture) -> Iterator[str]:
     """The fields that are read here alone, by the names after the architecture's."""
     if known.latent:
-        yield from ("attention.key_length_mla", "attention.value_length_mla")
+        yield from ("attention.key_length_mla", "attention.value_length_mla", _INDEXED)
     if known.states is not None:  # sections of positions, which are one where there are no images
         yield from ("attention.recurrent_layers", "rope.dimension_sections")
 
@@ -54,9 +55,12 @@ def _latents(file: GGUFFile, known: Architecture, fields: dict[str, Any]) -> dic
             f"{file.path}: of keys {short(key)} numbers, {prefix}.key_length, {short(turned)} are "
             f"turned, {known.name}.rope.dimension_count; some must be, and not all"
         )
-    widths = {"head_dim": turned, "qk_nope_head_dim": key - turned}
+    widths: dict[str, Any] = {"head_dim": turned, "qk_nope_head_dim": key - turned}
     if value is not None:
         widths["v_head_dim"] = value
+    if is_list(kinds := file.metadata.get(f"{known.name}.{_INDEXED}")):
+        own = kinds[: fields["num_hidden_layers"]]
+        widths["indexer_types"] = ["full" if one else "shared" for one in own]
     return {"num_key_value_heads": fields["num_attention_heads"], **widths}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from quire.core.errors import ModelError
 from quire.models.file_bytes import FileBytes
-from quire.models.gguf import GGUFFile, TensorInfo, open_gguf, parts_of
+from quire.models.gguf import GGUFFile, TensorInfo, is_list, open_gguf, parts_of
 from quire.models.gguf.architecture import EXPERTS, Architecture
 from quire.models.gguf.by_layer import numbers_of_layers
 from quire.models.gguf.config import architecture_of, is_of_guesses
@@ -25,6 +26,7 @@ _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _F32 = next(kind for kind in TYPES.values() if kind.name == "F32")
 _IN_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _HEADS, _STREAMS = "attention.head_count", "altup.num_inputs"
+_QKV = re.compile(r"blk\.\d{1,9}\.attn_qkv\.")
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _FUSED = "ffn_gate_up_exps"  # the rows of each expert's gate, then those of its up
 _FUSED_OF = ("ffn_gate_exps", "ffn_up_exps")
@@ -164,7 +166,10 @@ def _places(file: GGUFFile, architecture: Architecture) -> Iterator[tuple[str, _
         if f".{_FUSED}." in name and _FUSED not in architecture.names:
             yield from _fused_places(file, architecture, name, info)
             continue
-        found = _family_name(name, architecture.names)
+        if architecture.parted and _QKV.match(name):
+            yield from _parted_places(file, architecture, name, info)
+            continue
+        found = _family_name(name, architecture)
         if found is None:
             if name not in _IN_CONFIG:
                 yield name, _Place(name, info)
@@ -181,7 +186,7 @@ def _fused_places(
     file: GGUFFile, architecture: Architecture, name: str, info: TensorInfo
 ) -> Iterator[tuple[str, _Place]]:
     """The places of a tensor that holds gate and up of all experts."""
-    found = [_family_name(name.replace(_FUSED, part), architecture.names) for part in _FUSED_OF]
+    found = [_family_name(name.replace(_FUSED, part), architecture) for part in _FUSED_OF]
     for number, one in enumerate(_each(file, architecture, name, info)):
         rows, *columns = one.shape
         if rows % 2:
@@ -190,6 +195,41 @@ def _fused_places(
         for own, half in zip(found, halves, strict=True):
             if own is not None:
                 yield own.replace("{}", str(number)), _Place(name, half)
+
+
+def _parted_places(
+    file: GGUFFile, architecture: Architecture, name: str, info: TensorInfo
+) -> Iterator[tuple[str, _Place]]:
+    """The places of a tensor that holds queries, then keys, then values of all heads."""
+    rows = _rows_of_heads(file, architecture.name, int(name.split(".")[1]))
+    if info.shape[0] != sum(rows):
+        raise ModelError(
+            f"{file.path}: {short(name)} has {info.shape[0]:,} rows, and heads have {sum(rows):,}"
+        )
+    start, of_row = info.start, info.num_bytes // info.shape[0]
+    for part, own in zip("qkv", rows, strict=True):
+        shape, size = (own, *info.shape[1:]), own * of_row
+        found = _family_name(name.replace("attn_qkv", f"attn_{part}"), architecture)
+        assert found is not None, "all families have queries, keys and values"
+        yield found, _Place(name, info._replace(shape=shape, start=start, num_bytes=size))
+        start += size
+
+
+def _rows_of_heads(file: GGUFFile, name: str, layer: int) -> tuple[int, int, int]:
+    """Numbers of all queries, keys and values of a layer. ModelError: a field is no size."""
+
+    def size(field: str, usual: int | None = None) -> int:
+        value = file.metadata.get(f"{name}.{field}", usual)
+        if is_list(value):
+            value = value[layer] if layer < len(value) else None
+        if type(value) is not int or value < 1:
+            raise ModelError(f"{file.path}: {name}.{field} must be at least 1, not {short(value)}")
+        return value
+
+    queries = size(_HEADS)
+    keys = size(f"{_HEADS}_kv", queries)
+    key = size("attention.key_length", size("embedding_length") // queries)
+    return queries * key, keys * key, keys * size("attention.value_length", key)
 
 
 def _each(
@@ -221,9 +261,9 @@ def _num_heads(file: GGUFFile, part: str) -> int:
     return int(heads)
 
 
-def _family_name(name: str, special: Mapping[str, str]) -> str | None:
+def _family_name(name: str, known: Architecture) -> str | None:
     """The family's name for a tensor; None if no family has it."""
-    parts = name.split(".")
+    parts, special = name.split("."), known.names
     if len(parts) == 2:
         found = special.get(parts[0], _OUTSIDE.get(parts[0]))
         return None if found is None else f"{found}.{parts[1]}"
@@ -231,7 +271,7 @@ def _family_name(name: str, special: Mapping[str, str]) -> str | None:
         return None
     whole = special.get(".".join(parts[2:]))
     if whole is not None:
-        return ".".join(["model", "layers", parts[1], whole])
+        return ".".join([known.layers, parts[1], whole])
     own, end = (parts[2:3], []) if len(parts) == 3 else (parts[2:-1], parts[-1:])
     found = special.get(".".join(own), _OF_A_LAYER.get(".".join(own)))
-    return None if found is None else ".".join(["model", "layers", parts[1], found, *end])
+    return None if found is None else ".".join([known.layers, parts[1], found, *end])

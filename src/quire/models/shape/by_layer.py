@@ -125,7 +125,8 @@ def stream_sizes_of(fields: ConfigFields, windows: Sequence[int | None]) -> Laye
 
 def filled_in(fields: ConfigFields, family: FamilyFacts) -> ConfigFields:
     """The fields with what configs of a family leave out, or write in words of their own."""
-    fields = fields.holding({**dict(family.defaults), **fields.values})
+    spelt = {common: fields.values[own] for own, common in family.words if own in fields}
+    fields = fields.holding({**dict(family.defaults), **spelt, **fields.values})
     if family.recurrence is not None:
         return completed(fields)
     return _in_common_words(fields) if family.other_heads else fields

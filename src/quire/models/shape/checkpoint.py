@@ -73,10 +73,14 @@ def read_checkpoint(directory: Path, overrides: Mapping[str, Any] | None = None)
 
 
 def _in_transformers(architecture: str, fields: ConfigFields) -> str:
-    """The class by its name in transformers, where its authors' own has other capitals (PhiMoE)."""
+    """The family's own class, where its authors' has other capitals (PhiMoE), or where the class
+    is named that computes it in transformers, which knows it by its type (EXAONE 3).
+    """
     family = find_family(None, str(fields.values.get("model_type")))
-    same = family is not None and family.architecture.casefold() == architecture.casefold()
-    return family.architecture if family is not None and same else architecture
+    if family is None:
+        return architecture
+    same = family.architecture.casefold() == architecture.casefold()
+    return family.architecture if same or architecture == family.computed_by else architecture
 
 
 def sampling_defaults(directory: Path) -> dict[str, float | int]:

@@ -29,6 +29,7 @@ class FamilyFacts:
     model_type: str
     architecture: str
     also: tuple[str, ...] = ()  # other types of configs for the same layers
+    computed_by: str = ""  # the class that computes it in transformers, and is named where it saves
     gated_mlp: bool = True
     tied: bool = False  # where ``tie_word_embeddings`` is absent
     learned_positions: bool = False
@@ -37,6 +38,7 @@ class FamilyFacts:
     window: WindowRule = "never"
     full_every: int = 0  # under "alternating"; 0: never
     own_fields: tuple[str, ...] = ()  # of sizes, that other families' configs do not have
+    words: tuple[tuple[str, str], ...] = ()  # its own for fields of others
     experts: bool = False  # MLPs are mixtures
     shared_experts: int = 0  # for all rows, where no field tells
     recurrence: RecurrenceKind | None = None  # of layers that keep a state; None: there are none
@@ -109,6 +111,14 @@ _COHERE_MOE = (
 
 _LATENT: Mapping[str, Any] = {"experts": True, "latent": True, "stretches": True}
 
+_MINICPM = ("scale_emb", "scale_depth", "dim_model_base")
+
+_BAILING = (
+    "moe_router_enable_expert_bias", "score_function", "router_dtype", "router_type", "norm_head",
+    "norm_softmax", "use_rmsnorm", "use_qk_norm", "output_dropout", "mtp_loss_scaling_factor",
+    "num_mtp_layers", "default_theta", "moe_shared_expert_intermediate_size",
+)  # fmt: skip
+
 FAMILIES = (
     FamilyFacts(
         "llama", "LlamaForCausalLM", stretches=True,
@@ -180,7 +190,10 @@ FAMILIES = (
         head_size=64, biases=True, stretches=True,
     ),
     FamilyFacts("granitemoe", "GraniteMoeForCausalLM", experts=True, stretches=True),
-    FamilyFacts("glm4_moe", "Glm4MoeForCausalLM", experts=True, stretches=True),
+    FamilyFacts(
+        "glm4_moe", "Glm4MoeForCausalLM", also=("glm4v_moe_text",), experts=True, stretches=True,
+        inside=(("attention_bias", True),),
+    ),
     FamilyFacts("solar_open", "SolarOpenForCausalLM", experts=True, stretches=True),
     FamilyFacts("dots1", "Dots1ForCausalLM", experts=True, window="alternating", stretches=True),
     FamilyFacts(
@@ -203,6 +216,44 @@ FAMILIES = (
     ),
     FamilyFacts("apertus", "ApertusForCausalLM", gated_mlp=False, stretches=True),
     FamilyFacts("nanochat", "NanoChatForCausalLM", gated_mlp=False, stretches=True),
+    FamilyFacts(
+        "exaone", "ExaoneForCausalLM", computed_by="LlamaForCausalLM", stretches=True,
+        words=(
+            ("num_layers", "num_hidden_layers"), ("layer_norm_epsilon", "rms_norm_eps"),
+            ("activation_function", "hidden_act"),
+        ),
+    ),
+    FamilyFacts(
+        "internlm2", "InternLM2ForCausalLM", computed_by="LlamaForCausalLM", stretches=True,
+        words=(("bias", "attention_bias"),),
+    ),
+    FamilyFacts(
+        "internlm3", "InternLM3ForCausalLM", computed_by="LlamaForCausalLM", head_size=128,
+        stretches=True, words=(("qkv_bias", "attention_bias"), ("bias", "mlp_bias")),
+    ),
+    FamilyFacts(
+        "iquestcoder", "IQuestCoderForCausalLM", computed_by="LlamaForCausalLM", head_size=128,
+        stretches=True,
+    ),
+    FamilyFacts(
+        "bailing_moe", "BailingMoeV2ForCausalLM", experts=True, stretches=True,
+        own_fields=_BAILING, defaults=(("norm_topk_prob", True), ("routed_scaling_factor", 2.5)),
+    ),
+    FamilyFacts(
+        "sarvam_moe", "SarvamMoEForCausalLM", computed_by="Glm4MoeForCausalLM", head_size=64,
+        experts=True, stretches=True, own_fields=_BAILING,
+        defaults=(
+            ("norm_topk_prob", True), ("routed_scaling_factor", 2.5), ("first_k_dense_replace", 1),
+        ),
+    ),
+    FamilyFacts(
+        "sarvam_mla", "SarvamMLAForCausalLM", computed_by="DeepseekV3ForCausalLM",
+        own_fields=(*_BAILING, "q_head_dim"),
+        defaults=(
+            ("norm_topk_prob", True), ("routed_scaling_factor", 2.5), ("first_k_dense_replace", 1),
+        ),
+        **_LATENT,
+    ),
     FamilyFacts("mistral4", "Mistral4ForCausalLM", **_LATENT),
     FamilyFacts("deepseek_v2", "DeepseekV2ForCausalLM", **_LATENT),
     FamilyFacts("deepseek_v3", "DeepseekV3ForCausalLM", also=("kimi_k2",), **_LATENT),
@@ -224,8 +275,13 @@ FAMILIES = (
     ),
     FamilyFacts("glm_moe_dsa", "GlmMoeDsaForCausalLM", index=True, **_LATENT),
     FamilyFacts(
+        "minicpm", "MiniCPMForCausalLM", tied=True, stretches=True,
+        own_fields=(*_MINICPM, "mup_denominator"),
+        defaults=(("scale_emb", 1.0), ("scale_depth", 1.0), ("dim_model_base", 1)),
+    ),
+    FamilyFacts(
         "minicpm3", "MiniCPM3ForCausalLM", tied=True, latent=True, stretches=True,
-        own_fields=("scale_emb", "scale_depth", "dim_model_base"),
+        own_fields=_MINICPM,
     ),
     FamilyFacts("youtu", "YoutuForCausalLM", tied=True, latent=True, stretches=True),
     FamilyFacts(
@@ -234,6 +290,14 @@ FAMILIES = (
         own_fields=(
             "intermediate_size_mlp", "attn_temperature_tuning",
             "floor_scale", "attn_scale", "for_llm_compressor", "attention_chunk_size",
+        ),
+    ),
+    FamilyFacts(
+        "muse_glimmer_text", "MuseGlimmerForCausalLM", window="alternating", full_every=4,
+        gated_attention=True,
+        own_fields=(
+            "qk_scale_factor", "output_multiplier", "post_norm_eps", "layer_rope_theta",
+            "norms_alike",
         ),
     ),
     FamilyFacts("arcee", "ArceeForCausalLM", gated_mlp=False, stretches=True),
@@ -246,6 +310,8 @@ FAMILIES = (
     FamilyFacts("ernie4_5", "Ernie4_5ForCausalLM", head_size=128, tied=True, stretches=True),
     FamilyFacts("glm", "GlmForCausalLM", head_size=128, stretches=True),
     FamilyFacts("glm4", "Glm4ForCausalLM", head_size=128, stretches=True),
+    FamilyFacts("glm4v_text", "Glm4vForCausalLM", stretches=True),
+    FamilyFacts("glm_ocr_text", "GlmOcrForCausalLM", stretches=True),
     FamilyFacts(
         "exaone4", "Exaone4ForCausalLM", window="alternating", full_every=4, stretches=True
     ),
@@ -343,7 +409,7 @@ FAMILIES = (
     _plain("gptj", "GPTJForCausalLM"),
     FamilyFacts(
         "falcon", "FalconForCausalLM", gated_mlp=False, tied=True, stretches=True,
-        own_fields=("num_kv_heads", "multi_query", "new_decoder_architecture"),
+        own_fields=("num_kv_heads", "multi_query", "new_decoder_architecture", "heads_in_order"),
     ),
     _plain("phi", "PhiForCausalLM", stretches=True),
     _plain("bloom", "BloomForCausalLM", tied=True),

@@ -35,7 +35,7 @@ def positions_of(fields: ConfigFields, family: FamilyFacts) -> Positions:
     if kind in ("linear", "dynamic") and not (family.fixed_ntk and "alpha" in rope):
         limit = int(min(default * factor, _LONGEST))
         return Positions(default, limit, default if kind == "dynamic" else None)
-    if kind == "yarn":
+    if kind in ("yarn", "deepseek_yarn"):
         original = rope.positive("original_max_position_embeddings", default)
         original = fields.positive("original_max_position_embeddings", original)
         return Positions(default, max(default, int(min(original * factor, _LONGEST))))

@@ -267,7 +267,7 @@ def _known_family(fields: ConfigFields) -> FamilyFacts:
 
 def _understood(family: FamilyFacts) -> frozenset[str]:
     """The fields that are looked at in configs of a family, or change nothing there."""
-    understood = UNDERSTOOD.union(family.own_fields)
+    understood = UNDERSTOOD.union(family.own_fields, dict(family.words))
     if family.experts:
         understood |= OF_EXPERTS
     if family.recurrence is not None:

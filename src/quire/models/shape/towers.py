@@ -19,25 +19,47 @@ WITH_IMAGES: Mapping[str, str] = {
     model_type: f"{name}ForConditionalGeneration"
     for model_type, name in (
         ("aya_vision", "AyaVision"),
+        ("cohere2_vision", "Cohere2Vision"),
+        ("deepseek_vl", "DeepseekVL"),
+        ("exaone4_5", "Exaone4_5_"),
         ("gemma3", "Gemma3"),
         ("gemma3n", "Gemma3n"),
         ("gemma4", "Gemma4"),
         ("gemma4_unified", "Gemma4Unified"),
+        ("glm4v", "Glm4v"),
+        ("glm46v", "Glm46V"),
+        ("glm4v_moe", "Glm4vMoe"),
+        ("glm_ocr", "GlmOcr"),
+        ("hyperclovax_vision_v2", "HyperCLOVAXVisionV2"),
+        ("idefics2", "Idefics2"),
+        ("idefics3", "Idefics3"),
         ("internvl", "InternVL"),
+        ("kimi_k25", "Kimi_K25"),
+        ("lfm2_vl", "Lfm2Vl"),
+        ("lfm3_vl", "Lfm3Vl"),
+        ("lighton_ocr", "LightOnOcr"),
         ("llama4", "Llama4"),
         ("llava", "Llava"),
         ("llava_next", "LlavaNext"),
         ("llava_onevision", "LlavaOnevision"),
+        ("minicpmv4_6", "MiniCPMV4_6"),
+        ("minicpmv4_7", "MiniCPMV4_7"),
         ("mistral3", "Mistral3"),
+        ("muse_glimmer", "MuseGlimmer"),
+        ("ovis2", "Ovis2"),
+        ("qianfan_ocr", "QianfanOCR"),
         ("qwen2_vl", "Qwen2VL"),
         ("qwen2_5_vl", "Qwen2_5_VL"),
         ("qwen3_vl", "Qwen3VL"),
         ("qwen3_vl_moe", "Qwen3VLMoe"),
         ("qwen3_5", "Qwen3_5"),
         ("qwen3_5_moe", "Qwen3_5Moe"),
+        ("smolvlm", "SmolVLM"),
+        ("video_llama_3", "VideoLlama3"),
     )
 }
 """Models whose decoder is served, by type: of texts it computes what it computes by itself."""
+_AS_PUBLISHED = ("KimiK25ForConditionalGeneration", "KimiVLForConditionalGeneration")
 
 
 def decoder_of(fields: ConfigFields) -> ConfigFields | None:
@@ -69,7 +91,7 @@ def is_with_images(fields: ConfigFields) -> bool:
     """Whether the decoder in the model is served."""
     named = fields.get("architectures", list, [])
     if named:
-        return named[0] in WITH_IMAGES.values()
+        return named[0] in (*WITH_IMAGES.values(), *_AS_PUBLISHED)
     return fields.get("model_type", str, "") in WITH_IMAGES
 
 

@@ -138,7 +138,8 @@ GUESSING = (
 
 _OF_IMAGES = re.compile(
     r"vision|image|video|audio|mm_tokens|_token_index$|_token_id$|processor_class|placeholder"
-    r"|projector|spatial_merge|^downsample_|^adapter_layer_norm"
+    r"|projector|spatial_merge|^downsample_|^adapter_layer_norm|^out_hidden_size$|^projection_|^alignment_"
+    r"|^merge|^insert_layer_id$|^patch_size$|^scale_factor$|^visual_|^media_"
 )
 
 _AT_REST: Mapping[str, object] = {
