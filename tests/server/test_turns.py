@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +17,12 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from quire.http.chats import conversation as conversations
+from quire.http.chats.conversation import ConversationTurn
 from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.guards.envelope import CancelOnDisconnect
 from quire.http.guards.turns import Haste, Turnstile
+from support.live_server import MODEL, LiveServer
 
 READ = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WORK = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000\r\n\r\n"
@@ -339,3 +343,47 @@ def test_who_hangs_up_once_the_answer_is_done_cancels_nothing() -> None:
         assert ended == [0, 1, 2]
 
     asyncio.run(main())
+
+
+def conversation(number: int) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "x" * 100}] * number}
+
+
+@pytest.mark.parametrize(
+    ("path", "large", "small"),
+    [
+        ("/v1/chat/completions", conversation(300), conversation(2)),
+        (
+            "/v1/messages",
+            conversation(300) | {"max_tokens": 1},
+            conversation(2) | {"max_tokens": 1},
+        ),
+        ("/v1/responses", {"input": conversation(300)["messages"]}, {"input": "x"}),
+        ("/api/chat", conversation(300) | {"truncate": False}, conversation(2)),
+        ("/tokenize", conversation(300), conversation(2)),
+    ],
+)
+def test_what_is_made_of_a_large_body_is_made_beside_the_event_loop(
+    shared: LiveServer,
+    path: str,
+    large: dict[str, Any],
+    small: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that others have their turn while it is, whatever of it is refused in the end."""
+    threads: list[str] = []
+
+    def noting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any, **options: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*arguments, **options)
+
+        return noted
+
+    monkeypatch.setattr(ConversationTurn, "__init__", noting(ConversationTurn.__init__))
+    monkeypatch.setattr(conversations, "for_template", noting(conversations.for_template))
+    shared.http.post(path, json={"model": MODEL, **large})
+    assert set(threads) == {"quire-json_0"} and len(threads) == 2
+    threads.clear()
+    shared.http.post(path, json={"model": MODEL, **small})
+    assert threads and "quire-json_0" not in threads
