@@ -387,3 +387,47 @@ def test_what_is_made_of_a_large_body_is_made_beside_the_event_loop(
     threads.clear()
     shared.http.post(path, json={"model": MODEL, **small})
     assert threads and "quire-json_0" not in threads
+
+
+class Held:
+    """A connection that counts how often it is asked whether something lies there unread."""
+
+    asked = 0
+
+    def __init__(self, held: bytes) -> None:
+        self._held, self.waits_as, self.is_cut = held, None, False
+
+    @property
+    def held(self) -> bytes:
+        Held.asked += 1
+        return self._held
+
+    def read(self, others: Any) -> None:
+        self._held = b""
+        others.is_read(self)
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+
+def test_room_is_found_without_a_look_at_all_who_have_sent_something() -> None:
+    """Who has waited longest goes, of those of whom all is read; who is passed over keeps its
+    place.
+    """
+    others: Any = Connections(1_000, 10.0)
+    many = [Held(b"GET" if number % 2 else b"") for number in range(1_000)]
+    for one in many:
+        assert others.admit(one)
+    for _ in range(400):
+        assert others.admit(Held(b""))
+    assert [one.is_cut for one in many] == [n % 2 == 0 and n < 800 for n in range(1_000)]
+    many[701].read(others)
+    many[3].read(others)
+    for _ in range(2):
+        assert others.admit(Held(b""))
+    assert many[3].is_cut and many[701].is_cut
+    assert Held.asked <= 1_200
+    for _ in range(5_000):
+        others.works(many[5])
+        others.waits(many[5])
+    assert len(others._longest) <= 3_000
