@@ -431,3 +431,22 @@ def test_room_is_found_without_a_look_at_all_who_have_sent_something() -> None:
         others.works(many[5])
         others.waits(many[5])
     assert len(others._longest) <= 3_000
+
+
+def test_who_was_passed_over_is_the_longest_again_once_it_is_read() -> None:
+    async def main() -> None:
+        turns = Turns()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            pass
+
+        with connecting(app, most=3) as connect:
+            first, second, third = (connect(WORK[:9], client) for client in "abc")
+            fourth, fifth = connect(b""), connect(b"")
+            assert first.transport.is_closing() and fourth.transport.is_closing()
+            assert second.held and third.held
+            await turns.end()
+            connect(b"")
+            assert second.transport.is_closing() and not fifth.transport.is_closing()
+
+    asyncio.run(main())
