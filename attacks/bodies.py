@@ -82,6 +82,20 @@ def calls(target: Target) -> bytes:
     return json.dumps(body).encode()
 
 
+def reasoning(target: Target) -> bytes:
+    """One turn's, in as many items as there may be, each as long as the body has room for."""
+    count = 2_500
+    text = "a" * ((target.limits.max_body_bytes - 2_000) // count - 100)
+    item = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": text}]}
+    return json.dumps({"model": target.limits.model, "input": [item] * count}).encode()
+
+
+def digits(target: Target) -> bytes:
+    """Nearly numbers that would be rounded, wherever one looks."""
+    size = target.limits.max_body_bytes - 2_000
+    return with_prompt(target, b'"' + b"0123456789012345x" * (size // 17) + b'"')
+
+
 def _packed(target: Target, content: bytes) -> bytes:
     body = gzip.compress(content)
     head = http_request("/v1/completions", body).removesuffix(body)
@@ -112,5 +126,7 @@ BODIES = (
     Attack("10 MB that end too early", posting(unclosed), TOO_LARGE),
     Attack("10 MB of random bytes", posting(garbage), TOO_LARGE),
     Attack("3,000 calls in a body", posting(calls, path="/v1/responses"), TOO_LARGE),
+    Attack("reasoning in 2,500 items", posting(reasoning, path="/v1/responses"), TOO_LARGE),
+    Attack("a body of digits", posting(digits), TOO_LARGE),
     Attack("40 MB in a packed body", packed, TOO_LARGE),
 )

@@ -38,6 +38,20 @@ MUTANTS = (
         f"{_OF_TRANSPORT}::test_what_is_no_message_takes_no_memory",
     ),
     Mutant(
+        "whatever proves to have the key is believed",
+        "src/quire/blocks/transfer/key.py",
+        "self._mac(who.encode(), challenge, theirs)):",
+        "proof.mac):",
+        f"{_TRANSFER}::test_who_does_not_know_the_key_gets_no_block_by_what_others_have_said",
+    ),
+    Mutant(
+        "a request names whatever engine it likes",
+        "src/quire/http/handover.py",
+        "if not key and (not is_loopback(host)",
+        "if not key and (False",
+        "tests/torch/engine/test_handover.py::test_a_client_cannot_make_up_who_blocks_are_taken_from",
+    ),
+    Mutant(
         "sums of records are not compared",
         f"{_STORE}/record.py",
         "if digest(buffers) != sums[kv_group]:",

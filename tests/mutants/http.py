@@ -14,6 +14,29 @@ _PACKAGING = "tests/pure/test_packaging.py"
 
 MUTANTS = (
     Mutant(
+        "who was passed over for room is never asked for it again",
+        "src/quire/http/guards/connections.py",
+        "        self._others.is_read(self)\n",
+        "",
+        "tests/server/test_turns.py::test_who_was_passed_over_is_the_longest_again_once_it_is_read",
+    ),
+    Mutant(
+        "what is made of a large body is made on the event loop",
+        "src/quire/http/guards/bodies.py",
+        "return await self.apart(work) if large else work()",
+        "return work()",
+        "tests/server/test_turns.py::"
+        "test_what_is_made_of_a_large_body_is_made_beside_the_event_loop[/tokenize-large4-small4]",
+    ),
+    Mutant(
+        "pieces of reasoning are put together one by one",
+        "src/quire/http/doors/responses_requests.py",
+        "said.setdefault(name, []).append(value)",
+        'said[name] = [said[name][0] + value] if name in said and name != "tool_calls" else [value]',
+        "tests/server/doors/test_responses.py::"
+        "test_reasoning_in_many_pieces_is_put_together_in_time_with_its_length",
+    ),
+    Mutant(
         "garbage is looked for while one answer of much is made",
         f"{_HTTP}/serving.py",
         "living += max(0, sys.getallocatedblocks() - self._kept) // _BLOCKS",

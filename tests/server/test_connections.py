@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from quire.http import serving
 from support.live_server import MODEL, PATIENCE, LiveServer, Post, eventually, live_server
 from support.server_process import SCRIPTED, ServerProcess
 
@@ -45,6 +46,22 @@ def read_all(client: socket.socket) -> bytes:
 
 def num_open(server: LiveServer) -> int:
     return len(server.server.server_state.connections)
+
+
+def test_memory_is_given_back_once_a_crowd_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_CROWD", 20)
+    monkeypatch.setattr(serving, "_FEW", 5)
+    given_back: list[int] = []
+    with live_server() as server:
+        engine = server.server._engine
+        monkeypatch.setattr(engine, "give_memory_back", lambda: given_back.append(num_open(server)))
+        for count, times in ((10, 0), (30, 1)):
+            with sockets(server.server.port, count):
+                eventually(lambda count=count: server.server._crowd >= count)
+                assert not given_back
+            eventually(lambda: num_open(server) == 0)
+            eventually(lambda times=times: len(given_back) == times)
+        assert given_back == [0]
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD[:-2], HEAD, HEAD + BODY[:-1], METRICS])

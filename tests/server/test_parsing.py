@@ -55,6 +55,24 @@ def test_structure_is_counted_outside_of_texts_only(
         assert bodies._counts_outside_texts(body) == structure(value), body
 
 
+@pytest.mark.parametrize("piece", [1, 5, 17, 64])
+def test_long_numbers_are_looked_for_in_pieces(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large the body, none is longer than a few milliseconds; none is between two."""
+    monkeypatch.setattr(bodies, "_PIECE", piece)
+    for number, found in (("1" * 17, True), ("1" * 16, False), ("1e400", True), ("1e99", False)):
+        for before in range(2 * piece):
+            body = b" " * before + number.encode() + b" " * 20
+            assert bodies._may_be_rounded(body) is found
+            assert bodies._may_be_rounded(bytearray(body)) is found
+
+    class Searched:
+        def search(self, body: bytes, start: int, end: int) -> None:
+            assert end - start < piece + 17
+
+    monkeypatch.setattr(bodies, "_MAYBE_ROUNDED", Searched())
+    parse(completion(json.dumps("1" * 500)), CompletionRequest)
+
+
 def rendered(value: object, levels: int) -> bytes:
     out = bytearray()
     _render(value, levels, out, lambda: None)

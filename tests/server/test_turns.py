@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +17,12 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from quire.http.chats import conversation as conversations
+from quire.http.chats.conversation import ConversationTurn
 from quire.http.guards.connections import ClientConnection, Connections
 from quire.http.guards.envelope import CancelOnDisconnect
 from quire.http.guards.turns import Haste, Turnstile
+from support.live_server import MODEL, LiveServer
 
 READ = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WORK = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000\r\n\r\n"
@@ -337,5 +341,112 @@ def test_who_hangs_up_once_the_answer_is_done_cancels_nothing() -> None:
         gone.set()
         await asyncio.gather(*asked)
         assert ended == [0, 1, 2]
+
+    asyncio.run(main())
+
+
+def conversation(number: int) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "x" * 100}] * number}
+
+
+@pytest.mark.parametrize(
+    ("path", "large", "small"),
+    [
+        ("/v1/chat/completions", conversation(300), conversation(2)),
+        (
+            "/v1/messages",
+            conversation(300) | {"max_tokens": 1},
+            conversation(2) | {"max_tokens": 1},
+        ),
+        ("/v1/responses", {"input": conversation(300)["messages"]}, {"input": "x"}),
+        ("/api/chat", conversation(300) | {"truncate": False}, conversation(2)),
+        ("/tokenize", conversation(300), conversation(2)),
+    ],
+)
+def test_what_is_made_of_a_large_body_is_made_beside_the_event_loop(
+    shared: LiveServer,
+    path: str,
+    large: dict[str, Any],
+    small: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that others have their turn while it is, whatever of it is refused in the end."""
+    threads: list[str] = []
+
+    def noting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any, **options: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*arguments, **options)
+
+        return noted
+
+    monkeypatch.setattr(ConversationTurn, "__init__", noting(ConversationTurn.__init__))
+    monkeypatch.setattr(conversations, "for_template", noting(conversations.for_template))
+    shared.http.post(path, json={"model": MODEL, **large})
+    assert set(threads) == {"quire-json_0"} and len(threads) == 2
+    threads.clear()
+    shared.http.post(path, json={"model": MODEL, **small})
+    assert threads and "quire-json_0" not in threads
+
+
+class Held:
+    """A connection that counts how often it is asked whether something lies there unread."""
+
+    asked = 0
+
+    def __init__(self, held: bytes) -> None:
+        self._held, self.waits_as, self.is_cut = held, None, False
+
+    @property
+    def held(self) -> bytes:
+        Held.asked += 1
+        return self._held
+
+    def read(self, others: Any) -> None:
+        self._held = b""
+        others.is_read(self)
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+
+def test_room_is_found_without_a_look_at_all_who_have_sent_something() -> None:
+    """Who has waited longest goes, of those of whom all is read; who is passed over keeps its
+    place.
+    """
+    others: Any = Connections(1_000, 10.0)
+    many = [Held(b"GET" if number % 2 else b"") for number in range(1_000)]
+    for one in many:
+        assert others.admit(one)
+    for _ in range(400):
+        assert others.admit(Held(b""))
+    assert [one.is_cut for one in many] == [n % 2 == 0 and n < 800 for n in range(1_000)]
+    many[701].read(others)
+    many[3].read(others)
+    for _ in range(2):
+        assert others.admit(Held(b""))
+    assert many[3].is_cut and many[701].is_cut
+    assert Held.asked <= 1_200
+    for _ in range(5_000):
+        others.works(many[5])
+        others.waits(many[5])
+    assert len(others._longest) <= 3_000
+
+
+def test_who_was_passed_over_is_the_longest_again_once_it_is_read() -> None:
+    async def main() -> None:
+        turns = Turns()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            pass
+
+        with connecting(app, most=3) as connect:
+            first, second, third = (connect(WORK[:9], client) for client in "abc")
+            fourth, fifth = connect(b""), connect(b"")
+            assert first.transport.is_closing() and fourth.transport.is_closing()
+            assert second.held and third.held
+            await turns.end()
+            connect(b"")
+            assert second.transport.is_closing() and not fifth.transport.is_closing()
 
     asyncio.run(main())

@@ -58,6 +58,7 @@ class Strict(BaseModel):
     idle: ClassVar[frozenset[str]] = frozenset()
     _names: ClassVar[frozenset[str]] = frozenset()  # of its fields, as bodies have them
     _warnings: list[str] = PrivateAttr(default_factory=list)
+    _large: bool = PrivateAttr(default=False)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -70,6 +71,14 @@ class Strict(BaseModel):
         Doors may add to it.
         """
         return self._warnings
+
+    @property
+    def large(self) -> bool:
+        """Whether it came as so much that what is made of it is made apart, as it was parsed."""
+        return self._large
+
+    def came_large(self) -> None:
+        self._large = True
 
     @model_validator(mode="before")
     @classmethod

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quire.blocks.transfer import BlockFetcher, BlockServer
+from quire.blocks.transfer import BlockFetcher, BlockServer, SharedKey
 from quire.core.errors import RequestError, cut
+from quire.http.config.server import is_loopback
 from quire.http.service import Service
 from quire.http.unknown_fields import why_not
 
@@ -43,6 +44,7 @@ def remote_prefill(service: Service, given: Mapping[str, Any]) -> dict[str, Any]
         raise RequestError("do_remote_prefill needs remote_host, a name or an address", _FIELD)
     if not isinstance(port, int) or not 0 < port < 65536:
         raise RequestError("do_remote_prefill needs remote_port, from 1 to 65535", _FIELD)
+    _check_named(transfer.key, given, host, port)
     return {"remote_prefill": (host, port)}
 
 
@@ -56,13 +58,29 @@ async def handed_over(service: Service, given: Mapping[str, Any]) -> dict[str, A
     answer = {
         "do_remote_prefill": True,
         "do_remote_decode": False,
-        "remote_engine_id": f"{transfer.host}:{transfer.port}",
+        "remote_engine_id": transfer.key.name(transfer.host, transfer.port),
         "remote_block_ids": [],  # blocks go by their content
         "remote_host": transfer.host,
         "remote_port": transfer.port,
         "tp_size": 1 if others is None else others.size,
     }
     return {_FIELD: answer}
+
+
+def _check_named(key: SharedKey, given: Mapping[str, Any], host: str, port: int) -> None:
+    """RequestError unless blocks from there may be taken for what their names stand for.
+
+    Others' prompts may begin alike, so that what a client's own engine gives would be theirs too.
+    """
+    if not key and (not is_loopback(host) or host.endswith(".localhost")):  # those may lead away
+        text = (
+            "remote_host must be this machine: blocks from another one are taken where both "
+            "engines have a key (kv_transfer_config: key_file)"
+        )
+        raise RequestError(text, _FIELD)
+    if key and not key.has_named(given.get("remote_engine_id") or "", host, port):
+        text = "remote_engine_id must be what an engine with the same key has answered"
+        raise RequestError(f"{text}, with its remote_host and remote_port", _FIELD)
 
 
 def _check(given: Mapping[str, Any]) -> None:

@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 _SELDOM = 1_000  # looks at what is not so young, until all is looked through in any case
 _DUE = 10  # such looks: Python's own measure
 _FEW = 64  # requests that wait, sequences that run, connections, and tasks that answer
+_CROWD = 256  # connections, which leave some megabytes
 _BLOCKS = 1_000  # that Python has allocated, which are as many objects as one of these
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FACTS = ("request_id", "engine_request_id", "method", "path", "status", "duration_ms")
@@ -93,6 +94,7 @@ class Server(uvicorn.Server):
         self._deadline = math.inf  # to serve on
         self._kept = sys.getallocatedblocks()  # when nobody asked for anything
         self._last_resort = last_resort
+        self._crowd = 0  # the most connections since memory was given back
 
     @property
     def port(self) -> int:
@@ -127,7 +129,9 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Whether to go on to ``shutdown``; called ten times a second."""
         must_end = await super().on_tick(counter)
-        collect(self._num_living())
+        living = self._num_living()
+        collect(living)
+        self._tidy(living)
         if not self._engine.healthy and not self.exit_status:
             logger.critical("the engine is dead; the server ends with status 1")
             self.exit_status = 1
@@ -140,6 +144,13 @@ class Server(uvicorn.Server):
             logger.info(text, self._drain.running, self._config.shutdown_timeout)
         idle = self._drain.begun and not self._drain.running
         return idle or self.force_exit or time.monotonic() >= self._deadline
+
+    def _tidy(self, living: int) -> None:
+        """Give back what many connections have taken, once they have gone."""
+        self._crowd = max(self._crowd, len(self.server_state.connections))
+        if self._crowd > _CROWD and living <= _FEW:
+            self._crowd = 0
+            self._engine.give_memory_back()
 
     def _num_living(self) -> int:
         queue = self._engine.engine.scheduler.queue

@@ -199,7 +199,7 @@ def weight(value: object, at_most: int) -> int:
         match todo.pop():
             case str(text):
                 total += len(text)
-            case Mapping() as items:
+            case dict() | Mapping() as items:
                 total += len(items)
                 if total <= at_most:
                     todo += [*items, *items.values()]

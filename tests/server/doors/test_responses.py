@@ -7,7 +7,9 @@ from typing import Any
 
 import openai
 import pytest
+from pydantic_core import from_json
 
+from quire.http.doors import responses, responses_requests
 from quire.http.doors.responses import ResponseStore
 from quire.http.doors.responses_writer import ResponseAnswer
 from quire.http.errors import UnknownResponseError
@@ -218,7 +220,7 @@ def test_the_store_keeps_so_many_and_so_much() -> None:
     with pytest.raises(UnknownResponseError):
         store.get(None, "r0")
     with pytest.raises(UnknownResponseError):
-        store.item(None, "msg_r0")
+        store.written(None, ["msg_r0"])
     store.get(None, "r1")
     store.add(None, response("r4"), [])
     with pytest.raises(UnknownResponseError):  # r1 was used since
@@ -300,3 +302,37 @@ def test_what_is_unknown_is_not_found(shared: LiveServer) -> None:
         path = f"/v1/responses/{made.id}/input_items?{query}"
         assert shared.http.get(path).status_code == 400
     assert shared.http.get(f"/v1/responses/{made.id}?stream=true").status_code == 400
+
+
+def test_a_response_that_is_referred_to_often_is_read_once(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it was given, which may be a thousand times as long, is not read at all."""
+    server.script("Foxes.")
+    ask: Any = {"model": MODEL, "max_output_tokens": 16}
+    item = server.openai.responses.create(input="x", **ask).output[0].id
+    read: list[bytes] = []
+    monkeypatch.setattr(responses, "from_json", lambda text: read.append(text) or from_json(text))
+    server.script("Foxes.")
+    server.openai.responses.create(input=[{"type": "item_reference", "id": item}] * 5, **ask)
+    assert len(read) == 1 and b"input_text" not in read[0]
+
+
+class Copied(str):
+    """A text that counts how much of texts is copied by adding to it."""
+
+    characters = 0
+
+    def __add__(self, other: str) -> Copied:
+        Copied.characters += len(self) + len(other)
+        return Copied(str(self) + other)
+
+
+def test_reasoning_in_many_pieces_is_put_together_in_time_with_its_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    piece = {"reasoning_content": Copied("a" * 10)}
+    monkeypatch.setattr(responses_requests, "_of_assistant", lambda item: piece)
+    (message,) = responses_requests.messages(None, [{"type": "reasoning"}] * 100)
+    assert message["reasoning_content"] == "a" * 1000
+    assert Copied.characters <= 2000

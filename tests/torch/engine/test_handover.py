@@ -341,6 +341,38 @@ def test_what_cannot_be_handed_over_is_refused(
     assert answer.json()["error"]["param"] == "kv_transfer_params"
 
 
+def test_a_client_cannot_make_up_who_blocks_are_taken_from(trio: Trio, tmp_path: Path) -> None:
+    """Not another machine without a key, nor anybody with one who does not have it."""
+    for host in ("10.0.0.7", "evil.example", "evil.localhost", "127.0.0.1.evil.example"):
+        told = {"do_remote_prefill": True, "remote_host": host, "remote_port": 14579}
+        body = {"prompt": [5], "kv_transfer_params": told}
+        answer = trio.decode.http.post("/v1/completions", json=body)
+        assert answer.status_code == 400 and "must be this machine" in answer.text
+    (tmp_path / "key").write_text("k" * 16)
+    key, model = {"key_file": str(tmp_path / "key")}, make_model("llama", tmp_path / "model")
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        prefill = enter(
+            serving(model, **SIZES, role="prefill", kv_transfer_config={"kv_port": 0} | key)
+        )
+        decode = enter(serving(model, **SIZES, role="decode", kv_transfer_config=key))
+        body = {"prompt": prompt(40), **GREEDY}
+        told = prefill.prefill(**body)
+        for change in (
+            {"remote_port": told["remote_port"] - 1},
+            {"remote_host": "localhost"},
+            {"remote_engine_id": f"127.0.0.1:{told['remote_port']}"},
+            {"remote_engine_id": None},
+        ):
+            asked = {**body, "kv_transfer_params": {**told, **change}}
+            answer = decode.http.post("/v1/completions", json=asked)
+            assert answer.status_code == 400
+            assert "an engine with the same key has answered" in answer.text
+        found = decode.complete(**body, kv_transfer_params=told)["choices"]
+        assert decode.engine.scheduler.stats.prefix_fetched == 39
+        assert found == prefill.complete(**body)["choices"]
+
+
 def test_streams_and_sessions_are_not_handed_over(trio: Trio) -> None:
     ask = {"prompt": [5], "stream": True, "kv_transfer_params": {"do_remote_decode": True}}
     answer = trio.prefill.http.post("/v1/completions", json=ask)
@@ -367,6 +399,10 @@ def test_what_no_role_can_do_is_refused() -> None:
             "kv_port must be from 1 to 65534, got 0: each of 2 ranks listens at a port",
         ),
         ({"role": "decode", "tensor_parallel_size": 2, "nnodes": 2}, "ranks of one machine only"),
+        (
+            {"role": "decode", "kv_transfer_config": {"key_file": "/none"}},
+            "key_file cannot be read",
+        ),
         ({"role": "decode", "kv_transfer_config": {"timeout": 0}}, "timeout must be from 0.01"),
         ({"role": "decode", "kv_transfer_config": {"kv_prt": 0}}, "did you mean kv_port"),
         ({"role": "prefill", "kv_transfer_config": {"kv_ip": "0.0.0.0"}}, "kv_ip must be an add"),

@@ -21,6 +21,7 @@ from quire.core.scheduling import Capability, Hooks, Scheduler
 logger = logging.getLogger(__name__)
 
 _LAST = (-1).to_bytes(8, "big", signed=True)  # in place of a number: the replay is over
+_MOST_RECEIVED = 4096  # bytes of a frame: a number, or a topic that somebody subscribes to
 _LINGER = 1.0  # seconds for subscribers to receive what is left at the end
 
 
@@ -121,6 +122,7 @@ class EventPublisher(Capability):
         zmq = self._zmq
         made = self._context.socket(kind)
         made.setsockopt(zmq.SNDHWM, most)
+        made.setsockopt(zmq.MAXMSGSIZE, _MOST_RECEIVED)
         try:
             if kind == zmq.PUB and not is_listened_on(address):
                 made.connect(address)

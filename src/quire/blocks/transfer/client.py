@@ -11,11 +11,15 @@ from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import structs
+
+from quire.blocks.transfer.key import SharedKey
 from quire.blocks.transfer.peers import MOST_AT_ONCE, Address, Peers
 from quire.blocks.transfer.server import (
     ANSWER,
     GREETING,
     MOST_NAMES,
+    PROOF,
     STATE,
     Identity,
     WantedBlocks,
@@ -81,7 +85,7 @@ class BlockFetcher(Capability):
     beginning, so nothing is fetched after the first missing one. Where layers keep states, blocks
     are useful up to one: so the deepest state of the peer comes first, then the blocks before it.
 
-    states: where they are put, if layers keep some.
+    states: where they are put, if layers keep some. key: that peers must have.
     rank: whose parts these are; the peer's rank listens that many ports after its first.
     others: the other ranks, which fetch as well.
     prefiller: computes prompts that no engine has yet; None: they are computed here.
@@ -96,7 +100,9 @@ class BlockFetcher(Capability):
         seconds: float,
         rank: int = 0,
         states: FetchedBlocks | None = None,
+        key: SharedKey | None = None,
     ) -> None:
+        self.key = key or SharedKey()
         self._shelf, self._states = shelf, states
         self._rank = rank
         self.others: FetchingRanks | None = None
@@ -202,8 +208,7 @@ class BlockFetcher(Capability):
 
         size = self._shelf.record_bytes
         with closing(Connection.to(host, port + self._rank, self._seconds)) as connection:
-            connection.send(self._identity, seconds=left())
-            self._identity.compare(connection.receive(GREETING, left()))
+            self._greet(connection, left)
             if self._states is not None:
                 wanted = self._fetch_state(connection, self._states, wanted, left)
             names = wanted.blocks
@@ -218,6 +223,16 @@ class BlockFetcher(Capability):
                     self._shelf.put(name, record)
                     self.num_fetched += 1
         return len(names), len(names)
+
+    def _greet(self, connection: Connection, left: Callable[[], float]) -> None:
+        ours = structs.replace(self._identity, nonce=self.key.nonce())
+        connection.send(ours, seconds=left())
+        theirs = connection.receive(GREETING, left())
+        ours.compare(theirs)
+        if self.key:
+            proof = connection.receive(PROOF, left())
+            self.key.check(proof, "serves", ours.nonce, theirs.nonce)
+            connection.send(self.key.proof("fetches", theirs.nonce, ours.nonce), seconds=left())
 
     def _fetch_state(
         self,

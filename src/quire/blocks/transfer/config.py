@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from quire.blocks.transfer.key import SharedKey
 from quire.core.errors import ConfigError
 from quire.settings import check_known, check_settings, setting
 
@@ -35,6 +36,12 @@ class KVTransferConfig:
     kv_buffer_size: int | str = setting(
         "1GiB", "most memory for blocks that wait to be fetched, or to be used", unit="bytes"
     )
+    key_file: str | None = setting(
+        None,
+        "holds a key that engines of both roles share: needed where the two are on different "
+        "machines and requests say where blocks are",
+        value="FILE",
+    )
     timeout: float = setting(
         5.0,
         "decode engine: longest wait for blocks; what is still missing then is computed",
@@ -50,6 +57,10 @@ class KVTransferConfig:
                 f"{_NAME}: kv_ip must be an address by which decode engines reach this one; "
                 f"got {self.kv_ip!r}"
             )
+
+    def key(self) -> SharedKey:
+        """Read from its file. ConfigError: it holds none."""
+        return SharedKey.of(self.key_file)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> KVTransferConfig:

@@ -1,9 +1,9 @@
 """Serves a prefill engine's blocks to other engines.
 
-First each says its ``Identity``. Then the one sends ``WantedBlocks``, any number of times, and the
-other answers each with a ``SentBlock`` for every name, in order, whose payload is the record
-(``quire.blocks.store.record``) if it has one. Or it sends ``WantedState``, and the answer is the
-deepest that there is, as a ``SentState``.
+First each says its ``Identity``, and proves that it has the key if there is one. Then the one sends
+``WantedBlocks``, any number of times, and the other answers each with a ``SentBlock`` for every
+name, in order, whose payload is the record (``quire.blocks.store.record``) if it has one. Or it
+sends ``WantedState``, and the answer is the deepest that there is, as a ``SentState``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 from msgspec.msgpack import Decoder
 
 from quire.blocks.store import RecordShelf
 from quire.blocks.store.shelf import Record
+from quire.blocks.transfer.key import Proof, SharedKey
 from quire.core.errors import ConfigError
 from quire.core.memory import BlockHash, name_of_state
 from quire.core.scheduling import Capability
@@ -27,19 +28,25 @@ _Name = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class Identity(Struct, tag=True, frozen=True):
-    """Digests of all that decides a block's bits beside its text, by part."""
+    """Digests of all that decides a block's bits beside its text, by part.
+
+    nonce: of this connection, where there is a key.
+    """
 
     parts: Mapping[str, str]
+    nonce: Annotated[bytes, Meta(max_length=64)] = b""
 
     def compare(self, theirs: Identity) -> None:
         """PeerError, naming what differs, unless a peer's identity is the same."""
+        # Whatever a peer calls its parts goes into no log.
         different = sorted(
-            name[:32]
-            for name in {*theirs.parts, *self.parts}
-            if theirs.parts.get(name) != self.parts.get(name)
+            name for name, ours in self.parts.items() if theirs.parts.get(name) != ours
         )
-        if different:
-            raise PeerError(f"its blocks are others than ours: {', '.join(different)} differ")
+        if different or len(theirs.parts) != len(self.parts):
+            which = ", ".join(different) or "parts that we do not know"
+            raise PeerError(f"its blocks are others than ours: {which} differ")
+        if bool(theirs.nonce) is not bool(self.nonce):
+            raise PeerError("one of the two has a key, the other none (kv_transfer_config)")
 
 
 class WantedBlocks(Struct, tag=True, frozen=True):
@@ -67,7 +74,7 @@ class SentState(Struct, tag=True, frozen=True):
 
 
 GREETING, QUESTION = Decoder(Identity), Decoder(WantedBlocks | WantedState)
-ANSWER, STATE = Decoder(SentBlock), Decoder(SentState)
+ANSWER, STATE, PROOF = Decoder(SentBlock), Decoder(SentState), Decoder(Proof)
 
 
 class BlockServer(Capability):
@@ -76,7 +83,8 @@ class BlockServer(Capability):
     num_sent: records.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, key: SharedKey | None = None) -> None:
+        self.key = key or SharedKey()
         try:
             self._listener = Port(host, port)
         except (OSError, OverflowError) as error:
@@ -99,9 +107,14 @@ class BlockServer(Capability):
     async def _serve(
         self, shelf: RecordShelf, states: RecordShelf | None, identity: Identity, guest: Guest
     ) -> None:
-        theirs = await guest.receive(GREETING)
-        await guest.send(identity)
-        identity.compare(theirs)
+        theirs, nonce = await guest.receive(GREETING), self.key.nonce()
+        ours = structs.replace(identity, nonce=nonce)
+        await guest.send(ours)
+        ours.compare(theirs)
+        if self.key:
+            await guest.send(self.key.proof("serves", theirs.nonce, nonce))
+            proof = await guest.receive(PROOF)
+            self.key.check(proof, "fetches", nonce, theirs.nonce)
         while True:
             question = await guest.receive(QUESTION)
             if isinstance(question, WantedState):

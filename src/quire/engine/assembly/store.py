@@ -221,10 +221,13 @@ def _drafts(config: EngineConfig) -> bool:
 
 
 def listen_for_decoders(config: EngineConfig, rank: int = 0) -> BlockServer | None:
-    """A server of blocks, for an engine that prefills. It is made first: a port may be taken."""
+    """A server of blocks, for an engine that prefills. It is made first: a port may be taken, or a
+    key missing.
+    """
+    key = config.transfer.key()
     if config.role != "prefill":
         return None
-    return BlockServer(config.transfer.kv_ip, config.transfer.kv_port + rank)
+    return BlockServer(config.transfer.kv_ip, config.transfer.kv_port + rank, key)
 
 
 def describe_transfer(config: EngineConfig, server: BlockServer | None) -> str:
@@ -261,6 +264,7 @@ def begin_transfer(
         return server, shelf if kept is None else BlocksAndStates(shelf, kept, kv_group)
     fetched = FetchedBlocks(form, size)
     others = None if states is None else FetchedBlocks(states, size)
-    fetcher = BlockFetcher(fetched, known, config.transfer.timeout, blocks.rank, others)
+    seconds, key = config.transfer.timeout, config.transfer.key()
+    fetcher = BlockFetcher(fetched, known, seconds, blocks.rank, others, key)
     source = fetched if others is None else BlocksAndStates(fetched, others, kv_group)
     return fetcher, source

@@ -374,7 +374,8 @@ class EngineConfig:
         choices=ROLES,
     )
     kv_transfer_config: Mapping[str, Any] | None = _outside(
-        None, "how a role sends or fetches blocks: kv_ip, kv_port, kv_buffer_size, timeout"
+        None,
+        "how a role sends or fetches blocks: kv_ip, kv_port, kv_buffer_size, key_file, timeout",
     )
     kv_events_config: Mapping[str, Any] | None = _outside(
         None,

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from quire.core.errors import RequestError, shown
 from quire.core.protocol import Origin
 from quire.engine.outputs import CompletionOutput, Delta, RequestOutput
+from quire.engine.thread import LONG
 from quire.http.body_fields import in_callers_words
 from quire.http.chats.kept_prompts import Mark, found_in
 from quire.http.chats.speech import AUTO, Tool, ToolChoice, can_be_called, check_tools, guided
@@ -50,6 +51,7 @@ _TEMPLATE_OWN = {
 }
 _ALPHANUMERIC = string.ascii_letters + string.digits
 _ID_LENGTH = 24
+_FEW = 128  # messages, calls and tools, of which to be put takes a quarter of a millisecond
 _LONGEST_SEARCH = 5.0  # seconds, for the tools of which no grammar can be made
 
 
@@ -86,6 +88,12 @@ class ConversationTurn:
     marks: Sequence[Mark] = ()
     widened: Sequence[Widened] = ()
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def large(self) -> bool:
+        """Whether to put it in a chat template's words takes more than a moment."""
+        calls = sum(len(message.get("tool_calls") or ()) for message in self.messages)
+        return len(self.messages) + calls + len(self.tools) > _FEW
 
 
 class TurnUsage(NamedTuple):
@@ -256,27 +264,33 @@ async def begin(service: Service, turn: ConversationTurn) -> PreparedChat:
     """Check a turn and render its prompt. RequestError where it cannot be served."""
     with in_callers_words(turn.field_names):
         service.check_answer(turn.params)
-        check_tools(turn.tools, turn.choice)
-        _check_dialect(service, turn)
-        variables = _variables(service, turn)
-        speech = service.speech
-        template = turn.rendering.get("chat_template") or speech.tokenizer.chat_template
-        messages, rules = turn.messages, tuple(service.config.volatile_prompt_lines)
-        if rules:
-            messages = settled(messages, rules_of(rules), turn.warnings)
-        messages = for_template(messages, speech.id_length, template)
+        read = partial(_read, service, turn)
+        messages, variables = await service.bodies.done(read, large=turn.large)
         with service.reserve():
             chat = service.engine.begin_chat(messages, variables, turn.form, service.speech.begins)
             token_ids, begun = await chat
         origin = turn.options.get("origin", Origin())._replace(operation="chat")
         prompt = {"prompt_token_ids": token_ids, **turn.options, "origin": origin}
         if turn.marks:
-            found = found_in(turn.marks, token_ids, speech.tokenizer)
+            look = partial(found_in, turn.marks, token_ids, service.speech.tokenizer)
+            found = await service.bodies.done(look, large=len(token_ids) > LONG)
             prompt["keep"] = [*prompt.get("keep", ()), *found]
         prepare = partial(PreparedChat, service, prompt=prompt, begun=begun)
         prepared = await _prepared(service, turn, prepare)
     turn.warnings.extend(one.warning for one in prepared.widened)
     return prepared
+
+
+def _read(service: Service, turn: ConversationTurn) -> tuple[list[Message], Mapping[str, Any]]:
+    """What the chat template is given: messages, and variables beside them."""
+    check_tools(turn.tools, turn.choice)
+    _check_dialect(service, turn)
+    variables, speech = _variables(service, turn), service.speech
+    template = turn.rendering.get("chat_template") or speech.tokenizer.chat_template
+    messages, rules = turn.messages, tuple(service.config.volatile_prompt_lines)
+    if rules:
+        messages = settled(messages, rules_of(rules), turn.warnings)
+    return for_template(messages, speech.id_length, template), variables
 
 
 async def _prepared(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
@@ -272,6 +273,16 @@ def turn(
     )
 
 
+async def _begin(
+    service: Service,
+    request: CountTokensRequest,
+    params: SamplingParams,
+    options: Mapping[str, Any],
+) -> PreparedChat:
+    read = partial(turn, request, params, options)
+    return await begin(service, await service.bodies.done(read, large=request.large))
+
+
 def _marks(request: CountTokensRequest) -> Iterator[Mark]:
     """The marks of what is to be cached, in the order of the prompt."""
     for tool in request.tools:
@@ -419,7 +430,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         with in_callers_words(FIELD_NAMES, in_text=True):
             params = sampling_params(request, service.input_processor.sampling_defaults)
             options = service.caller(http).options(model)
-            conversation = await begin(service, turn(request, params, options))
+            conversation = await _begin(service, request, params, options)
         writer = MessageWriter(conversation, model.name, request.warnings)
         if request.stream:
             return EventStream(writer.events(), PINGED_EVENTS, service.silence)
@@ -430,7 +441,7 @@ def add_anthropic(app: FastAPI, service: Service) -> None:
         """How many tokens a request has."""
         service.model_of(request.model, request.warnings)
         with in_callers_words(FIELD_NAMES, in_text=True):
-            conversation = await begin(service, turn(request, SamplingParams(max_tokens=1), {}))
+            conversation = await _begin(service, request, SamplingParams(max_tokens=1), {})
         warnings = request.warnings or UNSET
         return respond(CountedTokens(conversation.num_prompt_tokens, warnings))
 

@@ -7,7 +7,8 @@ piece each, and a last one with what it all took.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
@@ -413,17 +414,25 @@ def add_ollama(app: FastAPI, service: Service) -> None:
         if not request.messages:
             return _loaded(request, OllamaChatAnswer)
         with in_callers_words(_NAMES | {"prompt": "messages"}, in_text=True):
-            messages = [message.for_template() for message in request.messages]
-            turn = ConversationTurn(
-                messages=messages,
-                params=_params(service, request),
-                tools=[tool.as_tool() for tool in request.tools],
-                variables=request.variables,
-                rendering=going_on(messages),
-                options=service.caller(http).options(model),
-            )
+            params, options = _params(service, request), service.caller(http).options(model)
+            read = partial(_turn, request, params, options)
+            turn = await service.bodies.done(read, large=request.large)
             speaker = await _begun(service, request, turn)
         return await _answer(service, request, speaker, OllamaChatAnswer)
+
+
+def _turn(
+    request: OllamaChatRequest, params: SamplingParams, options: Mapping[str, Any]
+) -> ConversationTurn:
+    messages = [message.for_template() for message in request.messages]
+    return ConversationTurn(
+        messages=messages,
+        params=params,
+        tools=[tool.as_tool() for tool in request.tools],
+        variables=request.variables,
+        rendering=going_on(messages),
+        options=options,
+    )
 
 
 async def _speaker(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from quire.core.errors import RequestError, shown
 from quire.http.answers.rendering import Answer, Json, encode, json_response, respond
 from quire.http.answers.streaming import NAMED_EVENTS, EventStream
 from quire.http.body_fields import in_callers_words
-from quire.http.chats.conversation import PreparedChat, begin
+from quire.http.chats.conversation import ConversationTurn, PreparedChat, begin
 from quire.http.doors.responses_requests import (
     FIELD_NAMES,
     HostedItem,
@@ -50,8 +50,9 @@ class Kept(NamedTuple):
         return items
 
     @property
-    def items(self) -> list[Json]:
-        return [*self.input_items, *from_json(self.response)["output"]]
+    def output_items(self) -> list[Json]:
+        items: list[Json] = from_json(self.response)["output"]
+        return items
 
 
 @dataclass
@@ -103,13 +104,14 @@ class ResponseStore:
             following = chain[-1].previous
         return chain[::-1]
 
-    def item(self, owner: str | None, item_id: str) -> Json:
-        """An item that a response has written."""
-        own = self._by_owner.get(owner)
-        if own is None or item_id not in own.of_item:
-            raise _unknown("item", item_id, "input")
-        kept = self.get(owner, own.of_item[item_id])
-        found: Json = next(item for item in kept.items if item.get("id") == item_id)
+    def written(self, owner: str | None, item_ids: Iterable[str]) -> dict[str, Kept]:
+        """The responses that have written these items, each once, by their ids."""
+        own, found = self._by_owner.get(owner), dict[str, Kept]()
+        for item_id in item_ids:
+            if own is None or item_id not in own.of_item:
+                raise _unknown("item", item_id, "input")
+            if (response_id := own.of_item[item_id]) not in found:
+                found[response_id] = self.get(owner, response_id)
         return found
 
     def remove(self, owner: str | None, response_id: str) -> None:
@@ -178,12 +180,11 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
     async def create(http: Request, request: ResponsesRequest) -> Response:
         """OpenAI's Responses: answer a conversation, and keep the answer to go on from."""
         model, caller = service.model_of(request.model, request.warnings), service.caller(http)
-        owner, items = caller.key, _items(service, store, caller.key, request)
-        conversation = await _begin(service, store, caller, request, items, model)
+        conversation, items = await _begin(service, store, caller, request, model)
 
         def keep(response: ResponseAnswer) -> None:
             if request.store:
-                store.add(owner, response, items)
+                store.add(caller.key, response, items)
 
         writer = ResponseWriter(conversation, request, model.name, service.new_id(), keep)
         if request.stream:
@@ -195,8 +196,7 @@ def _add_making(app: FastAPI, service: Service, store: ResponseStore) -> None:
     async def count(http: Request, request: ResponsesRequest) -> Response:
         """How many tokens the input has."""
         model, caller = service.model_of(request.model, request.warnings), service.caller(http)
-        items = _items(service, store, caller.key, request)
-        conversation = await _begin(service, store, caller, request, items, model)
+        conversation, _ = await _begin(service, store, caller, request, model)
         return respond(CountedInput(input_tokens=conversation.num_prompt_tokens))
 
 
@@ -233,28 +233,39 @@ async def _begin(
     store: ResponseStore,
     caller: Caller,
     request: ResponsesRequest,
-    items: list[Json],
     model: ModelChoice,
-) -> PreparedChat:
-    history = await _history(service, store, caller.key, request.previous_response_id)
-    request.goes_on_from(history)
+) -> tuple[PreparedChat, list[Json]]:
+    """The conversation, and the input's items as they are kept."""
+    before = _before(service, store, caller.key, request.previous_response_id)
+    references = [item.id for item in request.input if isinstance(item, ItemReference)]
+    written, new_id = store.written(caller.key, references), service.new_id()
     with in_callers_words(FIELD_NAMES, in_text=True):
         options = caller.options(model, request.user)
         defaults = service.input_processor.sampling_defaults
-        return await begin(service, turn(request, [*history, *items], defaults, options))
+
+        def read() -> tuple[ConversationTurn, list[Json]]:
+            history = [one for kept in before for one in (*kept.input_items, *kept.output_items)]
+            request.goes_on_from(history)
+            items = _items(request, new_id, written.values())
+            return turn(request, [*history, *items], defaults, options), items
+
+        large = request.large or bool(before) or bool(written)
+        conversation, items = await service.bodies.done(read, large=large)
+        return await begin(service, conversation), items
 
 
-def _items(
-    service: Service, store: ResponseStore, owner: str | None, request: ResponsesRequest
-) -> list[Json]:
-    """The input's items as they are kept, each with an id; what is referred to in its place."""
+def _items(request: ResponsesRequest, new_id: str, written: Iterable[Kept]) -> list[Json]:
+    """The input's items as they are kept, each with an id; what is referred to in its place.
+
+    new_id: one for all: to draw it takes longer than all else of an item.
+    """
     items: list[Json] = []
-    new_id = service.new_id()  # one for all: to draw it takes longer than all else of an item
+    by_id = {item["id"]: item for kept in written for item in kept.output_items}
     for number, item in enumerate(request.input):
         if isinstance(item, HostedItem):
             continue
         if isinstance(item, ItemReference):
-            items.append(store.item(owner, item.id))
+            items.append(by_id[item.id])
             continue
         own_id = f"{_PREFIXES[item.type]}{new_id}{number}"
         given = item.model_dump(mode="json", exclude_none=True)
@@ -262,10 +273,10 @@ def _items(
     return items
 
 
-async def _history(
+def _before(
     service: Service, store: ResponseStore, owner: str | None, response_id: str | None
-) -> list[Json]:
-    """The items of a response and of all before it, which may be as large as a body may be."""
+) -> list[Kept]:
+    """A response and all before it, which may be as large as a body may be."""
     if response_id is None:
         return []
     conversation = store.conversation(owner, response_id)
@@ -276,7 +287,7 @@ async def _history(
             f"may have at most {service.bodies.max_bytes:,}",
             "previous_response_id",
         )
-    return await asyncio.to_thread(lambda: [item for kept in conversation for item in kept.items])
+    return conversation
 
 
 def _page(items: list[Json], limit: str, order: str, after: str | None) -> InputItems:

@@ -288,7 +288,7 @@ def messages(instructions: str | None, items: Iterable[Json]) -> Iterator[Messag
     """Messages in OpenAI's older form. Of an assistant's items, those of one turn are one."""
     if instructions:
         yield {"role": "system", "content": instructions}
-    said: dict[str, Any] = {}  # by the assistant, and not in a message yet
+    said: dict[str, list[Any]] = {}  # by the assistant, and not in a message yet
     for item in items:
         if item["type"] == "additional_tools":
             continue
@@ -302,7 +302,7 @@ def messages(instructions: str | None, items: Iterable[Json]) -> Iterator[Messag
             yield from _whole(said)
             said = {}
         for name, value in piece.items():
-            said[name] = said[name] + value if name in said else value
+            said.setdefault(name, []).append(value)
     yield from _whole(said)
 
 
@@ -313,9 +313,9 @@ def _of_assistant(item: Json) -> dict[str, Any] | None:
         case {"type": "reasoning"}:
             return {"reasoning_content": _joined(item.get("content") or item.get("summary") or ())}
         case {"type": "function_call", "arguments": arguments}:
-            return {"tool_calls": [_call(item, arguments)]}
+            return {"tool_calls": _call(item, arguments)}
         case {"type": "custom_tool_call", "input": text}:
-            return {"tool_calls": [_call(item, arguments_of(text))]}
+            return {"tool_calls": _call(item, arguments_of(text))}
     return None
 
 
@@ -339,10 +339,11 @@ def _begins_anew(said: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
     )
 
 
-def _whole(said: Mapping[str, Any]) -> Iterator[Message]:
+def _whole(said: Mapping[str, list[Any]]) -> Iterator[Message]:
     """The assistant's message, unless it is empty, as another server's reasoning is."""
-    if any(said.values()):
-        yield {"role": "assistant", "content": "", **said}
+    put = {name: all_ if name == "tool_calls" else "".join(all_) for name, all_ in said.items()}
+    if any(put.values()):
+        yield {"role": "assistant", "content": "", **put}
 
 
 def _joined(parts: Iterable[Json]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
@@ -110,15 +111,7 @@ def add_tokens(app: FastAPI, service: Service) -> None:
 async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
     service.model_of(request.model, request.warnings)
     if request.messages is not None:
-        turn = ConversationTurn(
-            [message.for_template() for message in request.messages],
-            SamplingParams(max_tokens=1),
-            tools=[tool.as_tool() for tool in request.tools or ()],
-            variables=request.chat_template_kwargs or {},
-            rendering=request.rendering,
-            form=PromptForm(add_special_tokens=request.add_special_tokens),
-            field_names={"prompt": "messages"},
-        )
+        turn = await service.bodies.done(partial(_turn, request), large=request.large)
         return [*(await begin(service, turn)).prompt_token_ids]
     with service.reserve():
         if request.content is not None:
@@ -129,6 +122,18 @@ async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
         return await service.engine.tokenize(
             request.prompt or "", add_special_tokens=add_special_tokens
         )
+
+
+def _turn(request: TokenizeRequest) -> ConversationTurn:
+    return ConversationTurn(
+        [message.for_template() for message in request.messages or ()],
+        SamplingParams(max_tokens=1),
+        tools=[tool.as_tool() for tool in request.tools or ()],
+        variables=request.chat_template_kwargs or {},
+        rendering=request.rendering,
+        form=PromptForm(add_special_tokens=request.add_special_tokens),
+        field_names={"prompt": "messages"},
+    )
 
 
 def _as_vllm(service: Service, request: TokenizeRequest, token_ids: list[int]) -> Tokenized:

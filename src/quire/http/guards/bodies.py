@@ -44,6 +44,7 @@ _PIECE = 2**18  # bytes looked at in one go; small enough for the processor's ca
 _MOST_LEVELS = 200  # that the parser goes down
 _MOST_DIGITS = 4300  # that Python makes a number of
 _MAYBE_ROUNDED = re.compile(rb"[0-9][0-9.]{16}|[0-9][eE][+-]?[0-9]{3}")
+_LONGEST_MATCH = 17  # bytes
 
 Body = TypeVar("Body", bound=BaseModel)
 Handler = Callable[[Request, Body], Awaitable[Response]]
@@ -58,7 +59,7 @@ def parse(body: bytes | bytearray, kind: type[Body], passed: Passed | None = Non
     _check_structure(body)
     try:
         data = from_json(body.removeprefix(codecs.BOM_UTF8))
-        if _MAYBE_ROUNDED.search(body):  # which a schema's numbers may not be
+        if _may_be_rounded(body):  # which a schema's numbers may not be
             data = json.loads(body, parse_float=exact_json.rounded)
     except ValueError as error:
         field = _unreadable_field(body)
@@ -77,6 +78,14 @@ def parse(body: bytes | bytearray, kind: type[Body], passed: Passed | None = Non
     if passed is not None and isinstance(request, Strict):
         request.warnings.extend(passed.warnings.values())
     return request
+
+
+def _may_be_rounded(body: bytes | bytearray) -> bool:
+    """Looked for in pieces, between which other threads run: a search keeps them all waiting."""
+    return any(
+        _MAYBE_ROUNDED.search(body, start, start + _PIECE + _LONGEST_MATCH - 1)
+        for start in range(0, len(body), _PIECE)
+    )
 
 
 def _why_no_json(body: bytes | bytearray, complaint: str) -> str:
@@ -186,7 +195,8 @@ _PER_TOKEN_ID = 8  # "151935, "
 _BESIDE_PROMPTS = 2**18  # messages' names and roles, logit_bias, stop strings, whatever else
 _SMALLEST, LARGEST_BODY = 2**20, 2**25
 
-_SMALL = 2**16  # bytes: parsed at once, for a thread costs more; and not counted as unread
+_AT_ONCE = 2**14  # bytes: parsed at once, for a thread costs more
+_SMALL = 2**16  # bytes that are not counted as unread
 _LEAST_UNREAD = 2**26
 
 _T = TypeVar("_T")
@@ -250,11 +260,11 @@ class Bodies:
         packed = is_packed(http.headers.get("content-encoding", ""))
         passed = Passed(self._strict, "anthropic-beta" in http.headers)
         async with self.whole(http) as body:
-            if len(body) <= _SMALL and not packed:
-                request = parse(body, kind, passed)
-            else:
-                work = self._parse_packed if packed else parse
-                request = await self.apart(partial(work, body, kind, passed))
+            large = packed or len(body) > _AT_ONCE
+            work = partial(self._parse_packed if packed else parse, body, kind, passed)
+            request = await self.done(work, large=large)
+        if large and isinstance(request, Strict):
+            request.came_large()
         if passed.warnings:
             self._count(passed.warnings)
         return request
@@ -273,6 +283,10 @@ class Bodies:
     async def apart(self, work: Callable[[], _T]) -> _T:
         """Do it in the thread that parses."""
         return await asyncio.get_running_loop().run_in_executor(self._parser, work)
+
+    async def done(self, work: Callable[[], _T], *, large: bool) -> _T:
+        """The same if it is large; else it is done at once."""
+        return await self.apart(work) if large else work()
 
     @asynccontextmanager
     async def whole(self, http: Request) -> AsyncIterator[bytearray]:

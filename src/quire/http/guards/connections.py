@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import deque
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -26,6 +28,7 @@ from quire.http.guards.turns import Haste, Turnstile
 MOST_HEAD_BYTES = 64 * 1024  # of a request's line and headers, and of what follows a chunked body
 _MOST_PIPELINED = 32  # requests sent before the first of them is answered
 _WORTH_TELLING = 1024  # bytes of a body, while it comes
+_SPARE = 64  # entries of who waits no more, until they are cleared away
 _PER_HEADER = 32  # bytes that a header takes beside its text
 
 logger = logging.getLogger(__name__)
@@ -47,7 +50,11 @@ class Connections:
         self.leaving = Turnstile(haste)
         self._most = most
         self._open: set[ClientConnection] = set()
-        self._waiting: OrderedDict[ClientConnection, None] = OrderedDict()
+        self._numbers = count()
+        self._waiting: dict[int, ClientConnection] = {}  # the lower the number, the longer
+        # A heap of these, and of some who wait no more, or twice. Those who have sent something
+        # that is not read are passed over, and come back when it is.
+        self._longest: list[int] = []
         self._warned = False
 
     def admit(self, connection: ClientConnection) -> bool:
@@ -56,7 +63,7 @@ class Connections:
             if not self._warned:
                 logger.warning("max_connections: %d are open, for the first time", self._most)
                 self._warned = True
-            longest = next((one for one in self._waiting if not one.held), None)
+            longest = self._longest_waiting()
             if longest is None:
                 return False
             self.remove(longest)
@@ -67,16 +74,35 @@ class Connections:
 
     def waits(self, connection: ClientConnection) -> None:
         """Note that a connection waits for its client."""
-        if connection in self._open:
-            self._waiting.setdefault(connection)
+        if connection in self._open and connection.waits_as is None:
+            connection.waits_as = next(self._numbers)
+            self._waiting[connection.waits_as] = connection
+            self.is_read(connection)
+
+    def is_read(self, connection: ClientConnection) -> None:
+        """Note that nothing lies there that it has sent."""
+        if connection.waits_as is not None:
+            heappush(self._longest, connection.waits_as)
+        if len(self._longest) > 2 * len(self._waiting) + _SPARE:
+            self._longest = [*self._waiting]  # which is in order
 
     def works(self, connection: ClientConnection) -> None:
         """Note that its client waits for it: it is not closed to make room."""
-        self._waiting.pop(connection, None)
+        if connection.waits_as is not None:
+            del self._waiting[connection.waits_as]
+            connection.waits_as = None
 
     def remove(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
-        self._waiting.pop(connection, None)
+        self.works(connection)
+
+    def _longest_waiting(self) -> ClientConnection | None:
+        """Who has waited longest for its client, of whom everything has been read."""
+        while self._longest:
+            one = self._waiting.get(heappop(self._longest))
+            if one is not None and not one.held:
+                return one
+        return None
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -94,6 +120,7 @@ class ClientConnection(HttpToolsProtocol):
         self._others = others
         self._cycles: deque[RequestResponseCycle] = deque()  # requests that are to be answered
         self.held = b""  # received, until its turn comes
+        self.waits_as: int | None = None  # the others' number for it while it waits for its client
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the request that is being received
         self._unseen_bytes = 0  # received since the parser has last had something to tell
@@ -182,6 +209,7 @@ class ClientConnection(HttpToolsProtocol):
     def _take_held(self) -> None:
         """Parse what has come for a new request."""
         data, self.held = self.held, b""
+        self._others.is_read(self)
         if not self.transport.is_closing():
             self._begin()
             self.flow.resume_reading()

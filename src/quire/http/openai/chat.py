@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request
@@ -68,7 +69,7 @@ def add_chats(app: FastAPI, service: Service) -> None:
         options = request.options(caller, model)
         if request.kv_transfer_params:
             options |= remote_prefill(service, request.kv_transfer_params)
-        conversation = await begin(service, _turn(service, request, options))
+        conversation = await _begin(service, request, options)
         return await answer(
             service,
             caller,
@@ -85,7 +86,7 @@ def add_chats(app: FastAPI, service: Service) -> None:
         """llama.cpp's: the prompt that a chat comes to."""
         service.model_of(request.model, request.warnings)
         service.check_chat_template(request.chat_template)
-        conversation = await begin(service, _turn(service, request, {}))
+        conversation = await _begin(service, request, {})
         with service.reserve():
             text = await service.engine.detokenize(conversation.prompt_token_ids, own=True)
         return respond(AppliedTemplate(text, request.warnings or UNSET))
@@ -97,8 +98,15 @@ def add_chats(app: FastAPI, service: Service) -> None:
         """llama.cpp's: how many tokens a chat's prompt has."""
         service.model_of(request.model, request.warnings)
         service.check_chat_template(request.chat_template)
-        conversation = await begin(service, _turn(service, request, {}))
+        conversation = await _begin(service, request, {})
         return respond(CountedInput(input_tokens=conversation.num_prompt_tokens))
+
+
+async def _begin(
+    service: Service, request: ChatRequest, options: Mapping[str, Any]
+) -> PreparedChat:
+    read = partial(_turn, service, request, options)
+    return await begin(service, await service.bodies.done(read, large=request.large))
 
 
 def _turn(service: Service, request: ChatRequest, options: Mapping[str, Any]) -> ConversationTurn:

@@ -150,6 +150,22 @@ def test_a_question_that_is_none_ends_nothing(tmp_path: Path, question: list[byt
         asker.close(linger=0)
 
 
+def test_a_question_takes_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not received: who asks so is hung up on, however much is to come."""
+    import zmq
+
+    with published(tmp_path) as publisher, zmq.Context() as context:
+        asker = context.socket(zmq.DEALER)
+        asker.connect(f"ipc://{tmp_path}/replay")
+        asker.send_multipart([b"", bytes(2**20)])
+        publisher.publish(removed(0))
+        asker.send_multipart([b"", bytes(8)])  # by a new connection
+        assert asker.poll(10_000), "and served again"
+        assert len(replay_of(tmp_path, 1)) == 1
+        asker.close(linger=0)
+    assert "a request to replay" not in caplog.text
+
+
 def test_addresses_that_cannot_be_had_are_told_at_once(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"

@@ -7,17 +7,27 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from quire.blocks.store import RecordForm, RecordShelf
-from quire.blocks.transfer import BlockFetcher, BlockServer, FetchedBlocks, Identity, Missing
+from quire.blocks.transfer import (
+    BlockFetcher,
+    BlockServer,
+    FetchedBlocks,
+    Identity,
+    Missing,
+    SharedKey,
+)
 from quire.blocks.transfer import server as server_module
 from quire.blocks.transfer.peers import Peers
-from quire.blocks.transfer.server import WantedBlocks
+from quire.blocks.transfer.server import ANSWER, GREETING, PROOF, WantedBlocks
+from quire.core.errors import ConfigError
 from quire.core.memory import BlockHash, Content, name_of_state
-from quire.kernels.transport import port
+from quire.kernels.transport import Connection, PeerError, port
 from quire.kernels.transport.connection import pieces
 from support.live_server import eventually
 from support.stored_blocks import FORM, PARTS, content, parts
@@ -29,9 +39,9 @@ NAMES = [content(number).name for number in range(40)]
 class Prefill:
     """An engine's blocks, handed to whoever asks."""
 
-    def __init__(self, most: int = 100) -> None:
+    def __init__(self, most: int = 100, key: SharedKey | None = None) -> None:
         self.shelf = RecordShelf(FORM, most * FORM.num_bytes)
-        self.server = BlockServer("127.0.0.1", 0)
+        self.server = BlockServer("127.0.0.1", 0, key)
         self.server.start(self.shelf, IDENTITY)
 
     def compute(self, count: int, step: int = 8) -> None:
@@ -49,9 +59,11 @@ def prefill() -> Iterator[Prefill]:
     made.server.close()
 
 
-def fetcher(seconds: float = 5.0, most: int = 100) -> tuple[BlockFetcher, FetchedBlocks]:
+def fetcher(
+    seconds: float = 5.0, most: int = 100, key: SharedKey | None = None
+) -> tuple[BlockFetcher, FetchedBlocks]:
     shelf = FetchedBlocks(FORM, most * FORM.num_bytes)
-    return BlockFetcher(shelf, IDENTITY, seconds), shelf
+    return BlockFetcher(shelf, IDENTITY, seconds, key=key), shelf
 
 
 def fetch(client: BlockFetcher, port: int, names: list[BlockHash]) -> None:
@@ -303,6 +315,113 @@ def test_who_takes_no_answer_makes_room(prefill: Prefill, monkeypatch: pytest.Mo
         fetch(client, prefill.server.port, NAMES)
         client.close()
         assert leading(shelf, NAMES) == 40
+
+
+KEY, OTHER_KEY = SharedKey(b"k" * 16), SharedKey(b"o" * 16)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "why"),
+    [
+        (KEY, KEY, None),
+        (KEY, OTHER_KEY, "it has another key (kv_transfer_config: key_file)"),
+        (None, KEY, "one of the two has a key, the other none"),
+        (KEY, None, "one of the two has a key, the other none"),
+    ],
+)
+def test_blocks_go_between_those_who_have_the_key(
+    theirs: SharedKey | None,
+    ours: SharedKey | None,
+    why: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    prefill = Prefill(key=theirs)
+    prefill.compute(10)
+    client, shelf = fetcher(key=ours)
+    fetch(client, prefill.server.port, NAMES[:10])
+    prefill.server.close()
+    assert leading(shelf, NAMES[:10]) == (0 if why else 10)
+    assert why is None or why in caplog.text
+
+
+@pytest.mark.parametrize("who", ["serves", "fetches"])
+def test_who_does_not_know_the_key_gets_no_block_by_what_others_have_said(who: str) -> None:
+    """Not by what proved it on another connection, nor by sending back the server's own proof."""
+    prefill = Prefill(key=KEY)
+    prefill.compute(1)
+    with closing(Connection.to("127.0.0.1", prefill.server.port, 5.0)) as wire:
+        wire.send(structs.replace(IDENTITY, nonce=b"n" * 16))
+        wire.receive(GREETING, 5.0)
+        sent_back = wire.receive(PROOF, 5.0)
+        recorded = KEY.proof("fetches", b"of another connection", b"n" * 16)
+        wire.send(sent_back if who == "serves" else recorded)
+        wire.send(WantedBlocks(NAMES[:1]))
+        with pytest.raises(PeerError):
+            wire.receive_along(ANSWER, FORM.num_bytes, 5.0)
+    prefill.server.close()
+
+
+def test_who_has_proved_nothing_is_asked_for_no_block() -> None:
+    def answer(listener: socket.socket) -> None:
+        with closing(Connection(listener.accept()[0])) as wire:
+            theirs = wire.receive(GREETING, 5.0)
+            wire.send(structs.replace(IDENTITY, nonce=b"n" * 16))
+            wire.send(OTHER_KEY.proof("serves", theirs.nonce, b"n" * 16))
+            with suppress(PeerError):
+                heard.append(wire.receive(PROOF, 5.0))
+
+    heard: list[object] = []
+    client, _ = fetcher(key=KEY)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=[listener])
+        thread.start()
+        fetch(client, listener.getsockname()[1], NAMES[:1])
+        thread.join()
+    assert not heard and client.num_failed == 1
+
+
+def test_names_are_sealed() -> None:
+    name = KEY.name("10.0.0.7", 14579)
+    assert name.startswith("10.0.0.7:14579/") and KEY.has_named(name, "10.0.0.7", 14579)
+    for other, host, at in (
+        (name, "10.0.0.8", 14579),
+        (name, "10.0.0.7", 14578),
+        (name[:-1], "10.0.0.7", 14579),
+        ("10.0.0.7:14579", "10.0.0.7", 14579),
+        (OTHER_KEY.name("10.0.0.7", 14579), "10.0.0.7", 14579),
+        ("\ud800", "\ud800", 1),
+        ("", "10.0.0.7", 14579),
+    ):
+        assert not KEY.has_named(other, host, at)
+    assert SharedKey().name("10.0.0.7", 14579) == "10.0.0.7:14579"
+
+
+def test_a_key_is_read_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(b" " + b"k" * 16 + b"\n")
+    assert SharedKey.of(file).has_named(KEY.name("a", 1), "a", 1)
+    assert not SharedKey.of(None)
+    for secret in (b"k" * 15, b"k" * 1025):
+        file.write_bytes(secret)
+        with pytest.raises(ConfigError, match="16 to 1,024 bytes"):
+            SharedKey.of(file)
+    with pytest.raises(ConfigError, match=r"key_file cannot be read: .*: No such file"):
+        SharedKey.of(tmp_path / "none")
+    with pytest.raises(ConfigError, match="must hold a key"):
+        SharedKey.of("/dev/zero")
+
+
+def test_what_a_peer_calls_its_parts_is_not_repeated(
+    prefill: Prefill, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"\nCRITICAL {number}" for number in range(50_000)]
+    liar = BlockServer("127.0.0.1", 0)
+    liar.start(prefill.shelf, Identity({"model": "one"} | dict.fromkeys(names, "")))
+    client, _ = fetcher()
+    fetch(client, liar.port, NAMES[:1])
+    liar.close()
+    assert client.num_failed == 1
+    assert "parts that we do not know differ" in caplog.text and "CRITICAL" not in caplog.text
 
 
 def test_peers_rest_for_longer_each_time() -> None:
