@@ -71,7 +71,7 @@ struct Tools {
   Storing<KV> storing;
   PoolReader<KV, Units> reader;
   int64_t few;  // rows
-  FewRows<Units> few_rows;
+  FewRows<SourceOf<KV, Units>> few_rows;
   ManyRows<Units> many_rows;
 
   Tools(const Attend& a, Dealer& dealer)

@@ -27,18 +27,19 @@ template <class Units>
 using Tiles = Nothing;
 #endif
 
-template <class Units>
+// ``Source``: who reads keys and values.
+template <class Source>
 struct FewRows {
+  typedef typename Source::Kind Units;
   typedef typename Units::Unit Unit;
-  typedef typename Reader<Units>::Ahead Ahead;
+  typedef typename Source::Ahead Ahead;
   static constexpr int per_unit = Units::per_unit;
-  // Of words that may stay whole, which are int4's.
-  static constexpr bool may_stay_whole = Units::scaled;
-  static constexpr int units_per_word = 4;
+  static constexpr bool may_stay_whole = Source::may_stay_whole;
+  static constexpr int units_per_word = 4;  // of such words, which are int4's
   static constexpr int vectors = registers == 32 ? 4 : 2;  // side by side, with four rows, in registers
 
   const Context& context;
-  Reader<Units>& reader;
+  Source& reader;
   Tiles<Units> tiles;
   int64_t key_units;  // of a query, whole vectors
   // Of all heads: so many rows each, of which some may be room for whole tiles.
@@ -60,7 +61,7 @@ struct FewRows {
   const Item* fetched = nullptr;  // whose first columns have been asked of memory
 
   // For up to ``few`` rows of each KV head, or up to ``many`` of one.
-  FewRows(const Context& context, Reader<Units>& reader, int64_t few, int64_t many,
+  FewRows(const Context& context, Source& reader, int64_t few, int64_t many,
           Dealer& dealer)
       : context(context), reader(reader), tiles(reader, dealer),
         key_units(context.key_width / per_unit) {
