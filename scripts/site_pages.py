@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 DOCS, PAGES = ROOT / "docs", ROOT / "build/pages"
 AT_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md",
            "CHANGELOG.md": "changelog.md"}  # fmt: skip
-_LONGEST = 22_900  # characters of a page of changes
+_LONGEST = 16_000  # characters of a page of changes
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
@@ -38,13 +38,16 @@ def in_site(markdown: str, base: Path, page: Path) -> str:
 
 
 def changes(markdown: str) -> Iterator[str]:
-    """Pages of them, the newest first, each under the heading of the last release before it."""
-    title, release, page = markdown.splitlines()[0], "", ""
+    """Pages of them, the newest first, each under the headings of what is gone on with."""
+    title, headings, page = markdown.splitlines()[0], [""], ""
     for line in markdown.splitlines(keepends=True):
-        release = line if line.startswith("## ") else release
-        if line.startswith(("- ", "## ")) and len(page) > _LONGEST:
+        if line.startswith("#"):
+            above = len(line) - len(line.lstrip("#")) - 1
+            headings = [*headings[:above], line]
+        if line.startswith(("- ", "## ", "### ")) and len(page) > _LONGEST:
             yield page
-            page = f"{title}\n\n{release}\n" * (line != release) or f"{title}\n\n"
+            page = "\n".join([f"{title}\n", *headings[1 : len(headings) - (line == headings[-1])]])
+            page += "\n"
         page += line
     yield page
 

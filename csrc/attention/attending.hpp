@@ -3,6 +3,7 @@
 
 #include "attention/few_rows.hpp"
 #include "attention/many_rows.hpp"
+#include "attention/storing.hpp"
 
 namespace quire::QUIRE_ISA {
 
@@ -66,14 +67,17 @@ void contribute(const Attend& a, const Item& item, float* values) {
 // A thread's tools, in its scratch memory.
 template <class KV, class Units>
 struct Tools {
+  Context context;
+  Storing<KV> storing;
+  PoolReader<KV, Units> reader;
   int64_t few;  // rows
-  FewRows<KV, Units> few_rows;
-  ManyRows<KV, Units> many_rows;
+  FewRows<SourceOf<KV, Units>> few_rows;
+  ManyRows<Units> many_rows;
 
   Tools(const Attend& a, Dealer& dealer)
-      : few(most_few<Units>(a)),
-        few_rows(a, few, on_tiles<KV, Units> ? most_rows(a) : 0, dealer),
-        many_rows(a, dealer) {}
+      : context(a, dealer), storing(context, dealer), reader(a, dealer), few(most_few<Units>(a)),
+        few_rows(context, reader, few, on_tiles<Units> ? most_rows(a) : 0, dealer),
+        many_rows(context, reader, dealer) {}
 };
 
 template <class KV, class Units>
@@ -82,12 +86,11 @@ void run(const Attend& a, Team& team) {
   Tools<KV, Units> tools(a, dealer);
   const bool stores = a.key.data;
   if (stores && a.schedule.store_first) {
-    const auto& context = tools.few_rows.context;
-    const int64_t most = context.together();
+    const int64_t most = tools.storing.together();
     team.take((a.num_tokens + most - 1) / most, [&](int64_t piece) {
       int64_t first = piece * most, left = a.num_tokens - first;
       for (int h = 0; h < a.num_kv_heads; h++)
-        context.store_tokens(first, first + (left < most ? left : most), h);
+        tools.storing.store_tokens(first, first + (left < most ? left : most), h);
     });
   }
   Run own(a.schedule.num_items, team.index, team.size);
@@ -96,15 +99,15 @@ void run(const Attend& a, Team& team) {
     Work work(a, item), next(a, own.has(task + 1) ? a.schedule.items[task + 1] : item);
     if (stores && !a.schedule.store_first && item.last_column == work.columns.count) {
       for (int i = 0; i < item.heads; i++) {
-        tools.few_rows.context.store_tokens(work.token(0), work.token(0) + 1, item.first_head + i);
+        tools.storing.store_tokens(work.token(0), work.token(0) + 1, item.first_head + i);
       }
     }
-    if (on_tiles<KV, Units> || work.tokens() * tools.few_rows.context.group <= tools.few) {
+    if (on_tiles<Units> || work.tokens() * tools.context.group <= tools.few) {
       tools.few_rows.run(work, own.has(task + 1) ? &next : nullptr);
     } else {
       tools.many_rows.run(work);
     }
-    contribute(a, item, tools.few_rows.context.head);
+    contribute(a, item, tools.context.head);
   });
 }
 

@@ -11,11 +11,10 @@ namespace quire::QUIRE_ISA {
 
 #if QUIRE_HAS_TILES
 
-template <class KV>
 class TileProducts {
  public:
   typedef PairUnit::Unit Unit;
-  typedef Reader<KV, PairUnit> Source;
+  typedef Reader<PairUnit> Source;
 
   TileProducts(const Source& source, Dealer& dealer) : source_(source) {
     for (auto& room : value_room_) room = dealer.take<Unit>(tile_rows * source.value_width);
@@ -36,7 +35,7 @@ class TileProducts {
   }
 
   // scores [rows, chunk] of queries [rows, units]; ``ahead`` is fetched meanwhile.
-  void score(const Chunk& now, const typename Source::Ahead& ahead, const Unit* queries,
+  void score(const Chunk& now, const Source::Ahead& ahead, const Unit* queries,
              int64_t units, int rows, float* scores) {
     for (int p = 0; p < Source::panels; p += 2) {
       if (!Source::seen(now, p) && !Source::seen(now, p + 1)) continue;
@@ -45,11 +44,11 @@ class TileProducts {
         clear(two);
         for (int64_t c = 0; c < source_.words; c += tile_rows) {
           const Unit* q = queries + r * units + c;
-          tiles_.template load<4>(q, units * 4);
-          tiles_.template load<6>(keys(p, c), 64);
-          tiles_.template add_bf16<0, 4, 6>();
-          tiles_.template load<7>(keys(p + 1, c), 64);
-          tiles_.template add_bf16<1, 4, 7>();
+          tiles_.load<4>(q, units * 4);
+          tiles_.load<6>(keys(p, c), 64);
+          tiles_.add_bf16<0, 4, 6>();
+          tiles_.load<7>(keys(p + 1, c), 64);
+          tiles_.add_bf16<1, 4, 7>();
           if (two) add_lower(q + tile_rows * units, units * 4);
           if (r) continue;
           Source::fetch(ahead.keys[p] + c * 64, tile_bytes);
@@ -61,7 +60,7 @@ class TileProducts {
   }
 
   // sums [rows, width] = sums * fade + weights [rows, chunk / 2] times the chunk's values.
-  void gather(const Chunk& now, const typename Source::Ahead& ahead, const Unit* weights, int rows,
+  void gather(const Chunk& now, const Source::Ahead& ahead, const Unit* weights, int rows,
               const float* fade, float* sums, int64_t width) {
     const Unit* halves[2] = {values(now, 0), values(now, 1)};
     int64_t fetched = 0;
@@ -74,11 +73,11 @@ class TileProducts {
           if (!halves[half]) continue;
           const Unit* w = weights + r * (chunk / 2) + half * tile_rows;
           const Unit* v = halves[half] + d;
-          tiles_.template load<4>(w, chunk * 2);
-          tiles_.template load<6>(v, source_.value_stride * 4);
-          tiles_.template add_bf16<0, 4, 6>();
-          tiles_.template load<7>(wide ? v + panel : v, source_.value_stride * 4);
-          tiles_.template add_bf16<1, 4, 7>();
+          tiles_.load<4>(w, chunk * 2);
+          tiles_.load<6>(v, source_.value_stride * 4);
+          tiles_.add_bf16<0, 4, 6>();
+          tiles_.load<7>(wide ? v + panel : v, source_.value_stride * 4);
+          tiles_.add_bf16<1, 4, 7>();
           if (two) add_lower(w + tile_rows * (chunk / 2), chunk * 2);
         }
         if (!r) fetched = fetch_values(ahead, fetched);
@@ -99,23 +98,23 @@ class TileProducts {
   // Registers 0 to 3 are sums, of the upper rows and both panels, then of the lower; 4 and 5 rows;
   // 6 and 7 panels.
   void clear(bool two) {
-    tiles_.template zero<0>();
-    tiles_.template zero<1>();
+    tiles_.zero<0>();
+    tiles_.zero<1>();
     if (!two) return;
-    tiles_.template zero<2>();
-    tiles_.template zero<3>();
+    tiles_.zero<2>();
+    tiles_.zero<3>();
   }
   void add_lower(const Unit* rows, int64_t stride) {
-    tiles_.template load<5>(rows, stride);
-    tiles_.template add_bf16<2, 5, 6>();
-    tiles_.template add_bf16<3, 5, 7>();
+    tiles_.load<5>(rows, stride);
+    tiles_.add_bf16<2, 5, 6>();
+    tiles_.add_bf16<3, 5, 7>();
   }
   void store(bool two, float* to, int64_t width) {
-    tiles_.template store<0>(to, width * 4);
-    tiles_.template store<1>(to + panel, width * 4);
+    tiles_.store<0>(to, width * 4);
+    tiles_.store<1>(to + panel, width * 4);
     if (!two) return;
-    tiles_.template store<2>(to + tile_rows * width, width * 4);
-    tiles_.template store<3>(to + tile_rows * width + panel, width * 4);
+    tiles_.store<2>(to + tile_rows * width, width * 4);
+    tiles_.store<3>(to + tile_rows * width + panel, width * 4);
   }
 
   // Words from ``c`` on of a panel of keys; zeros fill the last tile.
@@ -148,7 +147,7 @@ class TileProducts {
   }
 
   // Of each of the panels as much as 32 dimensions are.
-  int64_t fetch_values(const typename Source::Ahead& ahead, int64_t done) const {
+  int64_t fetch_values(const Source::Ahead& ahead, int64_t done) const {
     for (const char* from : ahead.values) Source::fetch(from + done, 2 * tile_bytes);
     return done + 2 * tile_bytes;
   }

@@ -16,28 +16,31 @@
 namespace quire::QUIRE_ISA {
 
 #if QUIRE_HAS_TILES
-template <class KV, class Units>
-constexpr bool on_tiles = std::is_same_v<KV, bf16> && std::is_same_v<Units, PairUnit>;
-template <class KV, class Units>
-using Tiles = std::conditional_t<on_tiles<KV, Units>, TileProducts<KV>, Nothing>;
+template <class Units>
+constexpr bool on_tiles = std::is_same_v<Units, PairUnit>;
+template <class Units>
+using Tiles = std::conditional_t<on_tiles<Units>, TileProducts, Nothing>;
 #else
-template <class KV, class Units>
+template <class Units>
 constexpr bool on_tiles = false;
-template <class KV, class Units>
+template <class Units>
 using Tiles = Nothing;
 #endif
 
-template <class KV, class Units>
+// ``Source``: who reads keys and values.
+template <class Source>
 struct FewRows {
+  typedef typename Source::Kind Units;
   typedef typename Units::Unit Unit;
-  typedef typename Reader<KV, Units>::Ahead Ahead;
+  typedef typename Source::Ahead Ahead;
   static constexpr int per_unit = Units::per_unit;
-  static constexpr int units_per_word = Reader<KV, Units>::units_per_word;
+  static constexpr bool may_stay_whole = Source::may_stay_whole;
+  static constexpr int units_per_word = 4;  // of such words, which are int4's
   static constexpr int vectors = registers == 32 ? 4 : 2;  // side by side, with four rows, in registers
 
-  Context<KV> context;
-  Reader<KV, Units> reader;
-  Tiles<KV, Units> tiles;
+  const Context& context;
+  Source& reader;
+  Tiles<Units> tiles;
   int64_t key_units;  // of a query, whole vectors
   // Of all heads: so many rows each, of which some may be room for whole tiles.
   int64_t room_rows;
@@ -58,12 +61,13 @@ struct FewRows {
   const Item* fetched = nullptr;  // whose first columns have been asked of memory
 
   // For up to ``few`` rows of each KV head, or up to ``many`` of one.
-  FewRows(const Attend& a, int64_t few, int64_t many, Dealer& dealer)
-      : context(a, dealer), reader(a, dealer), tiles(reader, dealer),
+  FewRows(const Context& context, Source& reader, int64_t few, int64_t many,
+          Dealer& dealer)
+      : context(context), reader(reader), tiles(reader, dealer),
         key_units(context.key_width / per_unit) {
     few = round_up(few, 4), many = round_up(many, 16);
-    int64_t most_rows = few > many ? few : many;
-    int64_t all = few * a.num_kv_heads > many ? few * a.num_kv_heads : many;
+    const int64_t most_rows = few > many ? few : many, kv_heads = context.a.num_kv_heads;
+    int64_t all = few * kv_heads > many ? few * kv_heads : many;
     for (auto& query : queries) query = dealer.take<Unit>(all * key_units);
     for (auto& scale : query_scale) scale = dealer.take<float>(all);
     const int64_t centred = context.centred() ? all : 0;
@@ -86,13 +90,13 @@ struct FewRows {
     const Attend& a = context.a;
     int rows = work.tokens() * context.group, heads = work.item.heads;
     room_rows = round_up(rows, rows < 16 ? 4 : 16);
-    if constexpr (on_tiles<KV, Units>) tiles.configure(rows);
+    if constexpr (on_tiles<Units>) tiles.configure(rows);
     bool two = a.rotation.sink_cos && work.columns.sinks;
     Chunk chunks[2];
     int64_t column = work.item.first_column;
     chunks[0].find(a, work, column);
     for (const char* keys : reader.ahead(chunks[0], 0).keys) {
-      if (fetched != &work.item) reader.fetch(keys, bytes_of<KV>(panel * a.key_dim));
+      if (fetched != &work.item) reader.fetch(keys, reader.bytes_of(panel * a.key_dim));
     }
     fetched = next ? &next->item : nullptr;
     for (int head = 0; head < heads; head++) {
@@ -185,13 +189,13 @@ struct FewRows {
     fetch_scales(next);
     auto ahead = reader.ahead(next.columns, next.head * context.a.block_size);
     Lines lines = lines_of(ahead, rows);
-    const bool whole = reader.stays_whole(rows);
+    const bool whole = may_stay_whole && reader.stays_whole(rows);
     reader.read_keys(now, shift, whole);
     const Unit* q = queries[far] + place * key_units;
-    if constexpr (on_tiles<KV, Units>) {
+    if constexpr (on_tiles<Units>) {
       tiles.score(now, ahead, q, key_units, rows, scores);
     } else {
-      if constexpr (Reader<KV, Units>::may_stay_whole) {
+      if constexpr (may_stay_whole) {
         if (whole) with_rows(rows, [&](auto n) { score_words<n.value>(now, ahead, q); });
       }
       if (!whole && context.a.values) score_rows<false>(now, ahead, lines, rows, q);
@@ -199,12 +203,12 @@ struct FewRows {
     }
     if (context.centred()) context.find_centre(now.position, work.item.first_head + head);
     weigh(work, rows, now, shift, place, far);
-    if constexpr (Reader<KV, Units>::may_stay_whole) {
+    if constexpr (may_stay_whole) {
       if (whole)
         return with_rows(rows, [&](auto n) { gather_words<n.value>(now, shift, ahead, place); });
     }
     if (context.a.values) reader.read_values(now, shift);
-    if constexpr (on_tiles<KV, Units>) {
+    if constexpr (on_tiles<Units>) {
       if (!context.a.values) reader.turn_keys(now, 0, context.a.value_dim);
       float* sums = segment.sums + place * context.value_width;
       return tiles.gather(now, ahead, weights, rows, fade, sums, context.value_width);
@@ -304,7 +308,7 @@ struct FewRows {
           auto words = read<U>(reader.keys[lane / panel] + c * panel + lane % panel);
           F units[units_per_word];
           if constexpr (fine.value) Units::split_fine(words, fifth[v], units);
-          else Units::split(words, (const KV*)nullptr, units);
+          else Units::split(words, (const int4*)nullptr, units);
           if constexpr (fine.value) fifth[v] >>= 1;
           add_units(sum, v, units, q + c * units_per_word, key_units);
         }
@@ -453,7 +457,7 @@ struct FewRows {
         if (!l) reader.fetch(ahead.values[pair * 2 / panel] + pair % (panel / 2) * bytes, bytes);
         F units[units_per_word];
         const char* from = reader.value_words(now, shift, pair) + l * 4;
-        Units::split(read<U>(from), (const KV*)nullptr, units);
+        Units::split(read<U>(from), (const int4*)nullptr, units);
 #pragma GCC unroll 8
         for (int u = 0; u < units_per_word; u++) {
 #pragma GCC unroll 4
@@ -477,10 +481,10 @@ struct FewRows {
 
   template <int Rows, int Vectors, bool Latent>
   void gather(const Chunk& now, const Ahead& ahead, Lines& all, int r, int64_t i, float* out) {
-    const int64_t bytes = bytes_of<KV>(context.a.value_dim * per_unit);  // of a unit's columns
+    const int64_t bytes = reader.bytes_of(context.a.value_dim * per_unit);  // of a unit's columns
     typename Units::Sum sum[Rows][Vectors] = {};
     Lines lines = all;
-    reader.template for_runs<Latent>(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+    reader.for_runs(now, Latent, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
       const Unit* lanes[Vectors];
       for (int v = 0; v < Vectors; v++) lanes[v] = values + i + v * W;
       auto fetch = [&](int64_t u) __attribute__((always_inline)) {

@@ -60,35 +60,30 @@ QUIRE_INLINE int64_t position_of(const Attend& a, int64_t token) {
 }
 
 // What every piece of work of one call shares.
-template <class KV>
 struct Context {
   const Attend& a;
   WideNorm query_norm, key_norm, value_norm;
   int group;                // query heads of a KV head
   float query_scale;        // folded into the queries: scores come as powers of two
   float* head;              // one head, or a row of output
-  KV* stored;               // one head as the pool has it
   int64_t key_width, value_width;  // in whole vectors
   float* balance_of_query;  // [key_width]; see ``balance``
   float* balance_of_key;
   bool balanced = false;
   float* centre;  // [key_width]; see ``find_centre``
   float* ordered;  // [key_width]
-  float* lanes;  // [key_dim, W], keys that are rounded together
 
   Context(const Attend& a, Dealer& dealer)
       : a(a), group(a.num_heads / a.num_kv_heads),
         key_width(round_up(a.key_dim, 2 * W)), value_width(round_up(a.value_dim, 2 * W)) {
     query_scale = a.softcap > 0 ? a.scale / a.softcap : a.scale * log2e;
     head = dealer.take<float>(key_width > value_width ? key_width : value_width);
-    stored = dealer.take<KV>(key_width > value_width ? key_width : value_width);
     float* weights[6];
     for (int i = 0; i < 6; i++) weights[i] = dealer.take<float>(i < 4 ? key_width : value_width);
     balance_of_query = dealer.take<float>(key_width);
     balance_of_key = dealer.take<float>(key_width);
     centre = dealer.take<float>(key_width);
     ordered = dealer.take<float>(centred() ? key_width : 0);
-    lanes = dealer.take<float>(centred() ? a.key_dim * W : 0);
     if (!dealer.base) return;
     __builtin_memset(centre, 0, key_width * sizeof(float));
     query_norm = widen(a.query_norm, a.key_dim, weights[0], weights[1]);
@@ -175,36 +170,6 @@ struct Context {
     for (int64_t i = 0; i < key_width; i += W) store(head + i, load(head + i) * scale);
   }
 
-  // Tokens whose keys are rounded together.
-  int together() const { return bits<KV> == 4 && centred() ? W : 1; }
-
-  // Put new keys and values of one head into the pool, of at most so many tokens.
-  void store_tokens(int64_t first, int64_t last, int h) const {
-    if constexpr (bits<KV> == 4) {
-      if (centred()) return store_together(first, last, h);
-    }
-    read_key(first, h);
-    put(first, h, store_row(head, stored, a.key_dim), 0);
-  }
-
-  void store_together(int64_t first, int64_t last, int h) const {
-    const int64_t n = a.key_dim, fine = fine_numbers(a);
-    bool is_first[W];
-    F scales{};
-    for (int64_t lane = 0; lane < last - first; lane++) {
-      is_first[lane] = read_key(first + lane, h);
-      scales[lane] = coarse(best_steps(head, n, fine).scale);
-      for (int64_t i = 0; i < n; i++) lanes[i * W + lane] = head[i];
-    }
-    const float* shares = a.centring.shares + h * n * round_up(n, 16);
-    round_sharing(lanes, n, key_run(a), shares, fine, scales);
-    for (int64_t lane = 0; lane < last - first; lane++) {
-      for (int64_t i = 0; i < n; i++)
-        stored[i].code = __builtin_bit_cast(uint32_t, lanes[i * W + lane]);
-      put(first + lane, h, is_first[lane] ? -scales[lane] : scales[lane], take_fine_bits());
-    }
-  }
-
   // A token's new key as it is rounded, in ``head``; whether it is taken for the first of its text.
   bool read_key(int64_t token, int h) const {
     widen(a.dtype, a.key.data, token * a.key.stride + int64_t(h) * a.key_dim, head, a.key_dim);
@@ -217,81 +182,9 @@ struct Context {
     return is_first;
   }
 
-  // Put the key in ``stored``, and the token's value, into the pool.
-  void put(int64_t token, int h, float scale, uint32_t fine) const {
-    int64_t slot = a.tables.slots[token], n = a.block_size;
-    int64_t row = slot / n * a.block_rows + h * n + slot % n;
-    if (a.key_scales) a.key_scales[row] = with_bits(scale, fine);
-    put_key(row, slot % n);
-    if (!a.values) return;
-    widen(a.dtype, a.value.data, token * a.value.stride + int64_t(h) * a.value_dim, head,
-          a.value_dim);
-    if (value_norm.used) normalise(value_norm, head, a.value_dim);
-    if (is_spread(a.kv_dtype)) spread(head, a.value_dim, run_of(a, a.value_dim));
-    scale = store_row(head, stored, a.value_dim);
-    if (a.value_scales) a.value_scales[row] = with_bits(scale, fine >> 16);
-    put_value(row, slot % n);
-  }
-
-  // The fifth bits of the key in ``stored``, which it has no longer then.
-  uint32_t take_fine_bits() const {
-    uint32_t found = 0;
-    if constexpr (bits<KV> == 4) {
-      for (int64_t i = 0; i < fine_numbers(a); i++) {
-        found |= uint32_t(stored[i].code >> 4) << (i % 8 / 2 * 4 + i / 8 + i % 2 * 16);
-        stored[i].code &= 15;
-      }
-    }
-    return found;
-  }
-
-  // A scale as it lies in the pool: of centred keys, and their values, it has a half of a word.
-  float with_bits(float scale, uint32_t fine) const {
-    if (!centred()) return scale;
-    uint32_t word = __builtin_bit_cast(uint32_t, coarse(scale)) & 0xffff0000u;
-    return __builtin_bit_cast(float, word | (fine & 0xffffu));
-  }
+  // A scale as keys and values are multiplied with: of centred ones it has a half of its word.
   F own_scale(F stored) const { return centred() ? (F)((U)stored & 0xffff0000u) : stored; }
   float own_scale(float stored) const { return own_scale(splat(stored))[0]; }
-
-  // ``place``: in the tile.
-  void put_key(int64_t row, int64_t place) const {
-    char* keys = (char*)a.keys;
-    const int64_t size = bytes_of<KV>(a.key_dim);
-    const void* from = stored;
-    if constexpr (bits<KV> == 4) {
-      uint16_t* halves = (uint16_t*)head;
-      for (int64_t i = 0; i < a.key_dim / 4; i++)
-        halves[i] = half_word(stored + i / 2 * 8 + i % 2, 2);
-      from = halves;
-    }
-    if (!in_panels(a)) {
-      __builtin_memcpy(keys + row * size, from, size);
-      return;
-    }
-    const int64_t lane = place % panel;
-    uint32_t* out = (uint32_t*)(keys + (row - lane) * size) + lane;
-    for (int64_t c = 0; c < size / 4; c++) out[c * panel] = ((const uint32_t*)from)[c];
-  }
-
-  void put_value(int64_t row, int64_t place) const {
-    typedef Cell<KV> Own;
-    const int64_t cells = bytes_of<KV>(a.value_dim) / sizeof(Own);
-    const void* from = stored;
-    if constexpr (bits<KV> == 4) {
-      uint16_t* halves = (uint16_t*)head;
-      for (int64_t l = 0; l < cells; l++) halves[l] = half_word(stored + l, cells);
-      from = halves;
-    }
-    Own* values = (Own*)a.values;
-    if (!in_panels(a) || sizeof(Own) == 4) {
-      __builtin_memcpy(values + row * cells, from, cells * sizeof(Own));
-      return;
-    }
-    const int64_t lane = place % 2;
-    Own* out = values + (row - lane) * cells + lane;
-    for (int64_t i = 0; i < cells; i++) out[2 * i] = ((const Own*)from)[i];
-  }
 };
 
 // An item's tokens, KV heads and columns. Tokens of several sequences see all of its columns, as

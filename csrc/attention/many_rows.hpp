@@ -19,16 +19,16 @@ constexpr int keys_of_step(int vectors) {
   return registers < 32 ? 4 : vectors > 1 ? 8 : 16;
 }
 
-template <class KV, class Units>
+template <class Units>
 struct ManyRows {
   typedef typename Units::Unit Unit;
-  typedef typename Reader<KV, Units>::Ahead Ahead;
+  typedef typename Reader<Units>::Ahead Ahead;
   static constexpr int per_unit = Units::per_unit;
   // Whether scores are scaled before they are stored: keys of so many bits have no centres.
-  static constexpr bool scaled_at_once = Units::scaled && bits<KV> == 8;
+  const bool scaled_at_once;
 
-  Context<KV> context;
-  Reader<KV, Units> reader;
+  const Context& context;
+  Reader<Units>& reader;
   int64_t key_units;  // of a query, whole vectors
   Unit* queries[2];   // [key_units][lane_rows], for the window and for the sinks
   float* query_scale[2];  // [lane_rows]
@@ -48,8 +48,9 @@ struct ManyRows {
   F* bias;
   int64_t biased;         // columns to which any row has something added
 
-  ManyRows(const Attend& a, Dealer& dealer)
-      : context(a, dealer), reader(a, dealer), key_units(context.key_width / per_unit) {
+  ManyRows(const Context& context, Reader<Units>& reader, Dealer& dealer)
+      : scaled_at_once(Units::scaled && reader.kv_bits == 8), context(context), reader(reader),
+        key_units(context.key_width / per_unit) {
     for (auto& query : queries) query = dealer.take<Unit>(key_units * lane_rows);
     for (auto& scale : query_scale) scale = dealer.take<float>(lane_rows);
     const int64_t centred = context.centred() ? lane_rows : 0;
@@ -62,8 +63,8 @@ struct ManyRows {
     sums = dealer.take<F>(context.value_width * lane_vectors);
     sums_before = dealer.take<F>(context.value_width * lane_vectors);
     rows_out = dealer.take<float>(W * context.value_width);
-    bias_before = dealer.take<I>(a.bias.steps * lane_vectors);
-    bias = dealer.take<F>(a.bias.steps * lane_vectors);
+    bias_before = dealer.take<I>(context.a.bias.steps * lane_vectors);
+    bias = dealer.take<F>(context.a.bias.steps * lane_vectors);
   }
 
   void run(const Work& work) {
@@ -96,7 +97,7 @@ struct ManyRows {
       chunks[turn ^ 1].find(a, work, column);
       more = next.n;
       auto ahead = reader.ahead(next, 0);
-      reader.read_keys(now, 0);
+      reader.read_keys(now, 0, false);
       score<Vectors>(now, ahead, two && now.sinks);
       if (context.centred()) find_centre(now, work.item.first_head, Vectors * W, two && now.sinks);
       weigh<Vectors>(now, two && now.sinks);
@@ -224,7 +225,7 @@ struct ManyRows {
   void score(const Chunk& now, const Ahead& ahead, bool far) {
     constexpr int step = keys_of_step(Vectors);
     // Where keys are all there is, half of those that come next are fetched as values are.
-    const int64_t key_bytes = bytes_of<KV>(context.a.key_dim) / (context.a.values ? 1 : 2);
+    const int64_t key_bytes = reader.bytes_of(context.a.key_dim) / (context.a.values ? 1 : 2);
     const Unit* rows[Vectors];
     for (int v = 0; v < Vectors; v++) rows[v] = queries[far] + v * W;
     for (int j = now.first / step * step; j < now.end; j += step) {
@@ -236,11 +237,12 @@ struct ManyRows {
 #pragma GCC unroll 16
       for (int k = 0; k < step; k++) {
         F key_scale{};
-        if constexpr (scaled_at_once) key_scale = splat(context.a.key_scales[now.rows[j + k]]);
+        if (Units::scaled && scaled_at_once)
+          key_scale = splat(context.a.key_scales[now.rows[j + k]]);
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; v++) {
           F found = Units::as_float(sum[k][v]);
-          if constexpr (scaled_at_once) found *= key_scale * load(query_scale[far] + v * W);
+          if (Units::scaled && scaled_at_once) found *= key_scale * load(query_scale[far] + v * W);
           out[k * lane_vectors + v] = found;
         }
       }
@@ -250,20 +252,19 @@ struct ManyRows {
   template <int Vectors>
   void gather(const Chunk& now, const Ahead& ahead) {
     constexpr int step = keys_of_step(Vectors);
-    const int64_t dim = context.a.value_dim, all_columns = bytes_of<KV>(chunk);
-    F fades[Vectors];
-    for (int v = 0; v < Vectors; v++) fades[v] = fade[v];
-    const int64_t half = bytes_of<KV>(context.a.key_dim) * panel / 2;
+    const int64_t dim = context.a.value_dim, all_columns = reader.bytes_of(chunk);
+    const int64_t half = reader.bytes_of(context.a.key_dim) * panel / 2;
     for (int64_t d = 0; d < dim; d += step) {
       if (context.a.values) {
-        int64_t at = d * all_columns, of_panel = bytes_of<KV>(dim * panel);
+        int64_t at = d * all_columns, of_panel = reader.bytes_of(dim * panel);
         reader.fetch(ahead.values[at / of_panel] + at % of_panel, step * all_columns);
       } else {
         int64_t at = d * reader.panels * half / dim;
         reader.fetch(ahead.keys[at / half] + half + at % half, step * reader.panels * half / dim);
       }
       typename Units::Sum sum[step][Vectors] = {};
-      reader.template for_runs<!Reader<KV, Units>::as_stored>(now, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
+      const bool one = !reader.as_stored;
+      reader.for_runs(now, one, [&](int unit, const Unit* values, int n) __attribute__((always_inline)) {
         const Unit* rows[Vectors];
         for (int v = 0; v < Vectors; v++) rows[v] = weights + unit * lane_rows + v * W;
         add_products<Units>(sum, values + d, 1, reader.value_stride, rows, lane_rows, n);
@@ -276,7 +277,7 @@ struct ManyRows {
           F found = Units::as_float(sum[k][v]);
           if constexpr (Units::scaled) found *= weight_scale[v];
           F& to = out[k * lane_vectors + v];
-          to = fma(to, fades[v], found);
+          to = fma(to, fade[v], found);  // read here: sums have all registers
         }
       }
     }

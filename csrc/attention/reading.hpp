@@ -22,42 +22,52 @@ struct Lines {
   }
 };
 
-template <class KV, class Units>
+// Keys and values as units, whatever the pool has.
+template <class Units>
 struct Reader {
+  typedef Units Kind;
   typedef typename Units::Unit Unit;
   static constexpr int per_unit = Units::per_unit;
   static constexpr int panels = chunk / panel;
-  // Whether a word of the pool is a unit; otherwise so many.
-  static constexpr int units_per_word = 32 / (bits<KV> * per_unit);
-  static constexpr bool as_stored = units_per_word == 1;
+  static constexpr bool may_stay_whole = false;
 
   const Attend& a;
-  bool in_panels;
-  int64_t words;        // of a key
-  int64_t value_width;  // of a value here, whole vectors
-  Unit* key_room;       // [panels][words][units_per_word][panel]
-  Unit* value_room;     // [panels][panel / per_unit][value_width]
-  Unit* last_value;     // [value_width]
-  const Unit* last_pair;  // its first dimension, as of ``values``
-  char* raw;            // a panel from a pool of rows
-  int64_t fine_words;   // of a key: those whose codes have a fifth bit
-  uint32_t* fifth;      // [chunk]: these bits
+  const int64_t kv_bits;   // of one of the numbers of the pool
+  const bool as_stored;    // whether a word of the pool is a unit
+  const bool in_panels;
+  const int64_t words;     // of a key
+  int64_t value_width;     // of a value here, whole vectors
+  Unit* key_room;          // [panels][words][units of a word][panel]
+  Unit* value_room;        // [panels][panel / per_unit][value_width]
+  Unit* last_value;        // [value_width]
+  const Unit* last_pair;   // its first dimension, as of ``values``
+  char* raw;               // a panel from a pool of rows
+  int64_t fine_words;      // of a key: those whose codes have a fifth bit
+  uint32_t* fifth;         // [chunk]: these bits
   // What was read: [units][panel] of each panel ...
   const Unit* keys[panels];
   // ... and [panel / per_unit][value_stride].
   const Unit* values[panels];
   int64_t value_stride;
 
-  Reader(const Attend& a, Dealer& dealer)
-      : a(a), in_panels(quire::QUIRE_ISA::in_panels(a)), words((bytes_of<KV>(a.key_dim) + 3) / 4),
+  Reader(const Attend& a, int64_t kv_bits, Dealer& dealer)
+      : a(a), kv_bits(kv_bits), as_stored(kv_bits * per_unit == 32),
+        in_panels(quire::QUIRE_ISA::in_panels(a)), words((bytes_of(a.key_dim) + 3) / 4),
         value_width(round_up(a.value_dim, 16)) {
-    key_room = dealer.take<Unit>(chunk * words * units_per_word);
+    key_room = dealer.take<Unit>(chunk * words * (32 / (kv_bits * per_unit)));
     value_room = dealer.take<Unit>(chunk / per_unit * value_width);
     last_value = dealer.take<Unit>(value_width);
     raw = dealer.take<char>(panel * 4 * (words > value_width ? words : value_width));
     fine_words = fine_numbers(a) / 8;
     fifth = dealer.take<uint32_t>(fine_words ? chunk : 0);
   }
+
+  // ``shift``: rows from the work's first head to the one to be read. ``whole``: words stay as
+  // they lie in the pool.
+  virtual void read_keys(const Chunk& columns, int64_t shift, bool whole) = 0;
+  virtual void read_values(const Chunk& columns, int64_t shift) = 0;
+
+  int64_t bytes_of(int64_t n) const { return n * kv_bits / 8; }
 
   int64_t key_units() const { return (a.key_dim + per_unit - 1) / per_unit; }
 
@@ -71,27 +81,9 @@ struct Reader {
   }
 
   // Whether few rows meet words as they lie in the pool, and split them then: what is split need not
-  // be stored and loaded again.
-  static constexpr bool may_stay_whole = bits<KV> == 4 && per_unit == 2;
+  // be stored and loaded again. Nobody asks for units of floats.
   bool stays_whole(int rows) const {
-    return may_stay_whole && in_panels && a.values && rows <= 4 && a.value_dim % (4 * W) == 0;
-  }
-
-  // ``shift``: rows from the work's first head to the one to be read. ``whole``: words stay as
-  // they lie in the pool.
-  void read_keys(const Chunk& columns, int64_t shift, bool whole = false) {
-    const Unit* any = nullptr;
-    if (fine_words) read_fifth(columns, shift);
-    for (int p = 0; p < panels; p++) {
-      keys[p] = nullptr;
-      if (!seen(columns, p)) continue;
-      Unit* room = key_room + p * panel * words * units_per_word;
-      const char* from = in_panels ? key_panel(columns, shift, p) : as_stored ? (char*)room : raw;
-      if (!in_panels) gather_keys(columns, shift, p, (char*)from);
-      if (!as_stored && !whole) split_words(from, fifth + p * panel, room);
-      keys[p] = any = as_stored || whole ? (const Unit*)from : room;
-    }
-    for (const Unit*& of_panel : keys) of_panel = of_panel ? of_panel : any;  // of use to nobody
+    return kv_bits == 4 && in_panels && a.values && rows <= 4 && a.value_dim % (4 * W) == 0;
   }
 
   // Where values are the last numbers of keys: those of n dimensions from ``first`` on.
@@ -105,26 +97,6 @@ struct Reader {
       values[p] = room - first;
     }
     end_pair(columns, first);
-  }
-
-  void read_values(const Chunk& columns, int64_t shift) {
-    const int64_t dim = a.value_dim;
-    bool direct = as_stored && in_panels && dim % 16 == 0;
-    value_stride = direct ? dim : value_width;
-    for (int p = 0; p < panels; p++) {
-      if (!seen(columns, p)) continue;
-      Unit* room = value_room + p * (panel / per_unit) * value_width;
-      values[p] = room;
-      const char* from = in_panels ? value_panel(columns, shift, p) : raw;
-      if (!in_panels) gather_values(columns, shift, p);
-      if constexpr (bits<KV> == 4) {
-        split_values(from, room);
-      } else if (!direct) {
-        widen_values((const KV*)from, room);
-      }
-      if (direct) values[p] = (const Unit*)from;
-    }
-    end_pair(columns, 0);
   }
 
   // Of a pair of columns, where they stay whole.
@@ -143,15 +115,16 @@ struct Reader {
     return pair * 2 + 1 == columns.end ? last_pair : value_units(pair);
   }
 
-  // body(unit, values, n) for runs of n units of the columns' values, in their order. ``Turned``: they
-  // come of keys, and are one run.
-  template <bool Turned = false, class Body>
-  __attribute__((always_inline)) void for_runs(const Chunk& columns, const Body& body) const {
+  // body(unit, values, n) for runs of n units of the columns' values, in their order. ``one``: they
+  // lie side by side.
+  template <class Body>
+  __attribute__((always_inline)) void for_runs(const Chunk& columns, bool one,
+                                              const Body& body) const {
     constexpr int of_panel = panel / per_unit;
     int unit = columns.first / per_unit, end = columns.end / per_unit;
     while (unit < end) {
       int run = of_panel - unit % of_panel;
-      if (Turned || run > end - unit) run = end - unit;
+      if (one || run > end - unit) run = end - unit;
       body(unit, value_units(unit), run);
       unit += run;
     }
@@ -182,22 +155,7 @@ struct Reader {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
   }
 
- private:
-  void read_fifth(const Chunk& columns, int64_t shift) {
-    for (int j = 0; j < chunk; j += panel) {
-      const bool neighbours = in_panels && j >= columns.first && j + panel <= columns.end;
-      for (int k = j; k < j + panel; k += neighbours ? W : 1) {
-        const float* of_key = a.key_scales + columns.rows[k] + shift;
-        const float* of_value = a.value_scales + columns.rows[k] + shift;
-        if (neighbours) {
-          write(fifth + k, (read<U>(of_key) & 0xffffu) | read<U>(of_value) << 16);
-        } else {
-          uint32_t one = read<uint32_t>(of_key), other = read<uint32_t>(of_value);
-          fifth[k] = (one & 0xffffu) | other << 16;
-        }
-      }
-    }
-  }
+ protected:
   // Of the last pair one may be of a column that nobody has written yet.
   void end_pair(const Chunk& columns, int64_t first) {
     if (per_unit == 1 || columns.end % 2 == 0) return;
@@ -208,12 +166,38 @@ struct Reader {
   }
 
   const char* key_panel(const Chunk& columns, int64_t shift, int p) const {
-    return (const char*)a.keys + bytes_of<KV>((row_of(columns, p) + shift) * a.key_dim);
+    return (const char*)a.keys + bytes_of((row_of(columns, p) + shift) * a.key_dim);
   }
   const char* value_panel(const Chunk& columns, int64_t shift, int p) const {
-    return (const char*)a.values + bytes_of<KV>((row_of(columns, p) + shift) * a.value_dim);
+    return (const char*)a.values + bytes_of((row_of(columns, p) + shift) * a.value_dim);
   }
 
+  // A panel of keys from a pool of rows.
+  void gather_keys(const Chunk& columns, int64_t shift, int p, char* out) const {
+    const int64_t size = bytes_of(a.key_dim);
+    const char* rows[panel];
+    for (int k = 0; k < panel; k++)
+      rows[k] = (const char*)a.keys + bytes_of((columns.rows[p * panel + k] + shift) * a.key_dim);
+    int64_t c = 0;
+    for (; (c + W) * 4 <= size; c += W) {
+      for (int first = 0; first < panel; first += W) {
+        F turned[W];
+        for (int i = 0; i < W; i++) turned[i] = read<F>(rows[first + i] + c * 4);
+        transpose(turned);
+        for (int i = 0; i < W; i++) write(out + ((c + i) * panel + first) * 4, turned[i]);
+      }
+    }
+    for (int k = 0; k < panel; k++) {
+      int64_t left = size - c * 4;
+      for (int64_t word_at = c; word_at < words; word_at++, left -= 4) {
+        uint32_t word = 0;
+        __builtin_memcpy(&word, rows[k] + word_at * 4, left < 4 ? left : 4);
+        write(out + (word_at * panel + k) * 4, word);
+      }
+    }
+  }
+
+ private:
   // Units of a panel's keys, as those of its columns.
   void turn_panel(const Unit* from, int64_t units, Unit* out) const {
     constexpr int lanes = per_unit, columns = W / per_unit;
@@ -250,34 +234,80 @@ struct Reader {
     return (F)((x & 0xffff00000000ffffu) | (x >> 16 & 0xffff0000u) | (x & 0xffff0000u) << 16);
 #endif
   }
+};
 
-  // A panel of keys from a pool of rows.
-  void gather_keys(const Chunk& columns, int64_t shift, int p, char* out) const {
-    const int64_t size = bytes_of<KV>(a.key_dim);
-    const char* rows[panel];
-    for (int k = 0; k < panel; k++)
-      rows[k] = (const char*)a.keys + bytes_of<KV>((columns.rows[p * panel + k] + shift) * a.key_dim);
-    int64_t c = 0;
-    for (; (c + W) * 4 <= size; c += W) {
-      for (int first = 0; first < panel; first += W) {
-        F turned[W];
-        for (int i = 0; i < W; i++) turned[i] = read<F>(rows[first + i] + c * 4);
-        transpose(turned);
-        for (int i = 0; i < W; i++) write(out + ((c + i) * panel + first) * 4, turned[i]);
-      }
+// From a pool of one kind of numbers.
+template <class KV, class Units>
+struct PoolReader final : Reader<Units> {
+  typedef Reader<Units> Base;
+  typedef typename Units::Unit Unit;
+  using Base::a, Base::fifth, Base::fine_words, Base::in_panels, Base::keys, Base::panels,
+      Base::per_unit, Base::raw, Base::value_room, Base::value_stride, Base::value_width,
+      Base::values, Base::words;
+  static constexpr int units_per_word = 32 / (bits<KV> * per_unit);
+  static constexpr bool as_stored = units_per_word == 1;
+  static constexpr bool four_bits = bits<KV> == 4;
+  static constexpr bool may_stay_whole = four_bits && per_unit == 2;
+
+  PoolReader(const Attend& a, Dealer& dealer) : Base(a, bits<KV>, dealer) {}
+
+  static int64_t bytes_of(int64_t n) { return quire::QUIRE_ISA::bytes_of<KV>(n); }
+
+  void read_keys(const Chunk& columns, int64_t shift, bool whole) override {
+    const Unit* any = nullptr;
+    if (fine_words) read_fifth(columns, shift);
+    for (int p = 0; p < panels; p++) {
+      keys[p] = nullptr;
+      if (!this->seen(columns, p)) continue;
+      Unit* room = this->key_room + p * panel * words * units_per_word;
+      const char* from = as_stored ? (char*)room : raw;
+      if (in_panels) from = this->key_panel(columns, shift, p);
+      if (!in_panels) this->gather_keys(columns, shift, p, (char*)from);
+      if (!as_stored && !whole) split_words(from, fifth + p * panel, room);
+      keys[p] = any = as_stored || whole ? (const Unit*)from : room;
     }
-    for (int k = 0; k < panel; k++) {
-      int64_t left = size - c * 4;
-      for (int64_t word_at = c; word_at < words; word_at++, left -= 4) {
-        uint32_t word = 0;
-        __builtin_memcpy(&word, rows[k] + word_at * 4, left < 4 ? left : 4);
-        write(out + (word_at * panel + k) * 4, word);
+    for (const Unit*& of_panel : keys) of_panel = of_panel ? of_panel : any;  // of use to nobody
+  }
+
+  void read_values(const Chunk& columns, int64_t shift) override {
+    const int64_t dim = a.value_dim;
+    bool direct = as_stored && in_panels && dim % 16 == 0;
+    value_stride = direct ? dim : value_width;
+    for (int p = 0; p < panels; p++) {
+      if (!this->seen(columns, p)) continue;
+      Unit* room = value_room + p * (panel / per_unit) * value_width;
+      values[p] = room;
+      const char* from = in_panels ? this->value_panel(columns, shift, p) : raw;
+      if (!in_panels) gather_values(columns, shift, p);
+      if constexpr (four_bits) {
+        split_values(from, room);
+      } else if (!direct) {
+        widen_values((const KV*)from, room);
+      }
+      if (direct) values[p] = (const Unit*)from;
+    }
+    this->end_pair(columns, 0);
+  }
+
+ private:
+  void read_fifth(const Chunk& columns, int64_t shift) {
+    for (int j = 0; j < chunk; j += panel) {
+      const bool neighbours = in_panels && j >= columns.first && j + panel <= columns.end;
+      for (int k = j; k < j + panel; k += neighbours ? W : 1) {
+        const float* of_key = a.key_scales + columns.rows[k] + shift;
+        const float* of_value = a.value_scales + columns.rows[k] + shift;
+        if (neighbours) {
+          write(fifth + k, (read<U>(of_key) & 0xffffu) | read<U>(of_value) << 16);
+        } else {
+          uint32_t one = read<uint32_t>(of_key), other = read<uint32_t>(of_value);
+          fifth[k] = (one & 0xffffu) | other << 16;
+        }
       }
     }
   }
   void gather_values(const Chunk& columns, int64_t shift, int p) const {
     typedef Cell<KV> Own;
-    const int64_t cells = bytes_of<KV>(a.value_dim) / sizeof(Own);
+    const int64_t cells = bytes_of(a.value_dim) / sizeof(Own);
     for (int k = 0; k < panel; k++) {
       const Own* row = (const Own*)a.values + (columns.rows[p * panel + k] + shift) * cells;
       Own* to = (Own*)raw + k / side * side * cells + k % side;
@@ -291,7 +321,7 @@ struct Reader {
       for (int lane = 0; lane < panel; lane += W) {
         F units[units_per_word];
         U found = read<U>(from + (c * panel + lane) * 4);
-        if constexpr (bits<KV> == 4) {
+        if constexpr (four_bits) {
           if (c < fine_words) Units::split_fine(found, read<U>(fifth + lane) >> int(c), units);
           else Units::split(found, (const KV*)nullptr, units);
         } else {
@@ -355,5 +385,10 @@ struct Reader {
     }
   }
 };
+
+// Whom few rows ask: products of floats are compiled once for all pools, others for each, since
+// calls in place of what is known there took decoding at 1,500 tokens 1.5 % more time.
+template <class KV, class Units>
+using SourceOf = std::conditional_t<Units::per_unit == 1, Reader<Units>, PoolReader<KV, Units>>;
 
 }  // namespace quire::QUIRE_ISA

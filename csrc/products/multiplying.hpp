@@ -101,7 +101,7 @@ __attribute__((noinline)) void tile(const Product& p, const Rows& rows, int64_t 
   }
   F out[R][P];
   keep(all, out);
-  give<P>(p, row, R, panel, out);
+  give(p, row, R, panel, P, &out[0][0]);
 }
 
 // Rows from ``first`` to ``last`` by tiles of nearly equal height, at most R. The first tiles would

@@ -168,8 +168,7 @@ class PanelPair {
     }
     if constexpr (how == Arithmetic::bytes && !in_groups(format))
       as_floats(results, row, runs.length);
-    give<2 * V>(p_, row, runs.length, panel,
-                (const F(*)[2 * V])(in_groups(format) ? total : results));
+    give(p_, row, runs.length, panel, 2 * V, (const F*)(in_groups(format) ? total : results));
   }
 
   template <bool two>
