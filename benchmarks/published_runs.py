@@ -28,6 +28,7 @@ _BEGINS = (
 )
 _AMONG = 0.8  # the share of runs that an error bar holds
 _FEWEST = 3  # runs, of which something is said
+_NOTHING = ("machine", "runs")  # of which nothing else can be said
 _MOST_SHARE = 0.9  # of a data sheet, that anybody attains
 _FINE = 1.003
 _GAIN = 1e-6  # of the loss, below which a change is none
@@ -54,9 +55,13 @@ def _tell(title: str, runs: Sequence[PublishedRun], machines: Sequence[str]) -> 
     recorded = ENGINES[runs[0].engine].attained_of(MACHINES[runs[0].machine]).recorded
     found = fit(fitted, recorded)
     names = fitted_of(runs)
-    told = [_measured(name, [run for run in held if run.machine == name], found)
-            for name in dict.fromkeys(run.machine for run in held)]  # fmt: skip
-    told = [one for one in (*told, _measured("", held, found)) if len(one) > 2]
+    told = []
+    for mixtures in (False, True):
+        alike = [run for run in held if (run.shape.experts is not None) is mixtures]
+        for name in (*dict.fromkeys(run.machine for run in alike), ""):
+            one = _measured(name, [run for run in alike if name in ("", run.machine)], found)
+            told += [{**one, "mixtures": mixtures}] if len(one) > len(_NOTHING) else []
+    told.append(_measured("", held, found))
     figures = {name: round(getattr(found, name), 4) for name in names}
     print(f"{title}: {len(fitted)} fitted, {len(held)} held out")
     for what, attained in (("fitted", found), ("as without", Attained())):
@@ -105,7 +110,7 @@ def _loss(runs: Sequence[PublishedRun], attained: Attained) -> float:
 
 
 def _measured(machine: str, runs: Sequence[PublishedRun], attained: Attained) -> dict[str, Any]:
-    told: dict[str, Any] = {"machine": machine, "runs": len(runs)}
+    told: dict[str, Any] = dict(zip(_NOTHING, (machine, len(runs)), strict=True))
     for name, each in errors(runs, attained).items():
         if len(each) >= _FEWEST:
             most = sorted(each)[math.ceil(_AMONG * len(each)) - 1]
