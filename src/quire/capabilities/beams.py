@@ -64,7 +64,8 @@ class BeamSearch(Search):
         return live if live and self._may_improve(length) else []
 
     def finish_reason(self, hypothesis: Hypothesis) -> FinishReason:
-        stopped = self._is_stop(hypothesis.token_ids[-1], len(hypothesis.token_ids))
+        token_ids = hypothesis.token_ids
+        stopped = token_ids[-1] in self._stops and len(token_ids) >= self._min_tokens
         return FinishReason.STOP if stopped else FinishReason.LENGTH
 
     def _ranked(self, candidates: Sequence[Sequence[tuple[int, float]]]) -> Iterator[Extension]:
@@ -87,9 +88,6 @@ class BeamSearch(Search):
                 scores[place] = self._scores[beam] + tokens[at][1]
             else:
                 del left[place], scores[place]
-
-    def _is_stop(self, token_id: int, length: int) -> bool:
-        return token_id in self._stops and length >= self._min_tokens
 
     def _finish(self, choice: Extension, output: Sequence[int]) -> None:
         tokens = (*output, choice.token_id)
