@@ -2,9 +2,9 @@
 
     python benchmarks/published_runs.py
 
-The runs are in quire_lab's ``simulation/catalogue/published.json``, with their sources. Two thirds
-of each engine's, on machines that are alike (APART), are fitted: least absolute logarithms of
-expected over measured. What is printed is what ``engines.json`` has as ``attained``.
+The runs are in quire_lab's ``simulation/catalogue/published.json``, with their sources. What is not
+held out of each engine's, on machines that are alike (APART), is fitted: least absolute logarithms
+of expected over measured. What is printed is what ``engines.json`` has as ``attained``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from quire_lab.simulation.catalogue.machines import MACHINES
 from quire_lab.simulation.published import APART, CURRENT, RUNS, PublishedRun, errors
 
 _FITTED = ("compute_share", "bandwidth_share", "step_us", "launch_us", "first_token_ms")
+_FITTED_TOO = {"sglang": ("narrow_share", "piece_us")}  # whose runs are many and of many kinds
 _BEGINS = (
     Attained(step_us=10.0, launch_us=15.0, first_token_ms=10.0),
     Attained(step_us=10.0, launch_us=70.0, first_token_ms=50.0),
 )
 _AMONG = 0.8  # the share of runs that an error bar holds
 _FEWEST = 3  # runs, of which something is said
+_NOTHING = ("machine", "runs")  # of which nothing else can be said
 _MOST_SHARE = 0.9  # of a data sheet, that anybody attains
 _FINE = 1.003
 _GAIN = 1e-6  # of the loss, below which a change is none
@@ -52,10 +54,15 @@ def _tell(title: str, runs: Sequence[PublishedRun], machines: Sequence[str]) -> 
     held = [run for run in runs if run.is_held_out]
     recorded = ENGINES[runs[0].engine].attained_of(MACHINES[runs[0].machine]).recorded
     found = fit(fitted, recorded)
-    told = [_measured(name, [run for run in held if run.machine == name], found)
-            for name in dict.fromkeys(run.machine for run in held)]  # fmt: skip
-    told = [one for one in (*told, _measured("", held, found)) if len(one) > 2]
-    figures = {name: round(getattr(found, name), 4) for name in _FITTED}
+    names = fitted_of(runs)
+    told = []
+    for mixtures in (False, True):
+        alike = [run for run in held if (run.shape.experts is not None) is mixtures]
+        for name in (*dict.fromkeys(run.machine for run in alike), ""):
+            one = _measured(name, [run for run in alike if name in ("", run.machine)], found)
+            told += [{**one, "mixtures": mixtures}] if len(one) > len(_NOTHING) else []
+    told.append(_measured("", held, found))
+    figures = {name: round(getattr(found, name), 4) for name in names}
     print(f"{title}: {len(fitted)} fitted, {len(held)} held out")
     for what, attained in (("fitted", found), ("as without", Attained())):
         means = {name: f"{sum(each) / len(each):.1%} of {len(each)}"
@@ -66,9 +73,15 @@ def _tell(title: str, runs: Sequence[PublishedRun], machines: Sequence[str]) -> 
     print(json.dumps({**limited, **figures, "errors": told}), flush=True)
 
 
+def fitted_of(runs: Sequence[PublishedRun]) -> tuple[str, ...]:
+    return (*_FITTED, *_FITTED_TOO.get(runs[0].engine, ()))
+
+
 def fit(runs: Sequence[PublishedRun], recorded: tuple[int, int] = (0, 0)) -> Attained:
     """The best that is found from each beginning."""
     begins = [replace(begin, recorded=recorded) for begin in _BEGINS]
+    if any(recorded):
+        begins = [replace(begin, piece_us=300.0) for begin in begins]
     if all(run.engine == "llamacpp" for run in runs):  # llama-bench has no clients, who wait
         begins = [replace(begin, first_token_ms=0.0) for begin in begins]
     return min((_fit(runs, begin) for begin in begins), key=lambda found: _loss(runs, found))
@@ -79,10 +92,10 @@ def _fit(runs: Sequence[PublishedRun], best: Attained) -> Attained:
     least, step = _loss(runs, best), 1.3
     while step > _FINE:
         before = least
-        for name in _FITTED:
+        for name in fitted_of(runs):
             for times in (step, 1 / step):
                 value = getattr(best, name) * times
-                if name.endswith("share") and value > _MOST_SHARE:
+                if value > (1.0 if name == "narrow_share" else _MOST_SHARE) and "share" in name:
                     continue
                 tried = replace(best, **{name: value})
                 if (loss := _loss(runs, tried)) < least * (1 - _GAIN):
@@ -97,7 +110,7 @@ def _loss(runs: Sequence[PublishedRun], attained: Attained) -> float:
 
 
 def _measured(machine: str, runs: Sequence[PublishedRun], attained: Attained) -> dict[str, Any]:
-    told: dict[str, Any] = {"machine": machine, "runs": len(runs)}
+    told: dict[str, Any] = dict(zip(_NOTHING, (machine, len(runs)), strict=True))
     for name, each in errors(runs, attained).items():
         if len(each) >= _FEWEST:
             most = sorted(each)[math.ceil(_AMONG * len(each)) - 1]

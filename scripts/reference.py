@@ -426,13 +426,15 @@ def _accuracy() -> Iterator[str]:
     rows = []
     for engine in ENGINES.values():
         for attained in engine.attained:
-            for one in attained.errors[: 1 if len(attained.machines) == 1 else None]:
+            for one in attained.errors:
                 figures = map(shown, (one.first_token, one.end, one.rate))
+                if not one.machine and len(attained.machines) == 1:
+                    continue  # told already
                 machine = one.machine or f"all{_made(attained)}"
-                rows.append((engine.title, machine, str(one.runs), *figures))
+                rows.append((engine.title, one.models, machine, str(one.runs), *figures))
     alone = map(shown, (DATA_SHEET.first_token, DATA_SHEET.end, DATA_SHEET.rate))
-    rows.append(("nothing fitted", "all", str(DATA_SHEET.runs), *alone))
-    head = ("engine", "machine", "runs", "first token", "end", "output tokens per second")
+    rows.append(("nothing fitted", "", "all", str(DATA_SHEET.runs), *alone))
+    head = ("engine", "", "machine", "runs", "first token", "end", "output tokens per second")
     return _table(head, rows)
 
 

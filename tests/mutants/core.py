@@ -747,15 +747,15 @@ MUTANTS = (
     Mutant(
         "beams that end are not replaced by the next best",
         "src/quire/capabilities/beams.py",
-        "if not end][: self.width]",
-        "if not end][: self.width - sum(ends)]",
+        "if len(live) == self.width:",
+        "if place == self.width - 1:",
         f"{_BEAMS}::test_a_beam_that_ends_makes_room_for_another",
     ),
     Mutant(
         "an end counts wherever it stands among the candidates",
         "src/quire/capabilities/beams.py",
-        "strict=True))[: self.width]:",
-        "strict=True)):",
+        "elif place < self.width:",
+        "else:",
         f"{_BEAMS}::test_an_end_counts_only_among_the_best",
     ),
     Mutant(
@@ -768,8 +768,8 @@ MUTANTS = (
     Mutant(
         "a beam ends before min_tokens",
         "src/quire/capabilities/beams.py",
-        "token_id in self._stops and length >= self._min_tokens",
-        "token_id in self._stops",
+        "self._stops if length >= self._min_tokens else ()",
+        "self._stops",
         f"{_BEAMS}::test_no_end_before_min_tokens",
     ),
     Mutant(

@@ -6,7 +6,7 @@ same hypotheses; see also section 4.4 of the PagedAttention paper for what they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from quire.core.protocol import FinishReason, Request
 from quire.core.scheduling import Capability, Extension, Hooks, Hypothesis, Scheduler, Search
@@ -50,21 +50,25 @@ class BeamSearch(Search):
         candidates: Sequence[Sequence[tuple[int, float]]],
         output_of: Callable[[int], Sequence[int]],
     ) -> list[Extension]:
-        ranked = self._ranked(candidates)
+        stops = self._stops if length >= self._min_tokens else ()
         at_the_end = length >= self._max_tokens
-        ends = [at_the_end or self._is_stop(choice.token_id, length) for choice in ranked]
-        for choice, end in list(zip(ranked, ends, strict=True))[: self.width]:
-            if end:
+        live: list[Extension] = []
+        for place, choice in enumerate(self._ranked(candidates)):
+            if not (at_the_end or choice.token_id in stops):
+                live.append(choice)
+                if len(live) == self.width:
+                    break
+            elif place < self.width:
                 self._finish(choice, output_of(choice.beam))
-        live = [c for c, end in zip(ranked, ends, strict=True) if not end][: self.width]
         self._scores = [choice.score for choice in live]
         return live if live and self._may_improve(length) else []
 
     def finish_reason(self, hypothesis: Hypothesis) -> FinishReason:
-        stopped = self._is_stop(hypothesis.token_ids[-1], len(hypothesis.token_ids))
+        token_ids = hypothesis.token_ids
+        stopped = token_ids[-1] in self._stops and len(token_ids) >= self._min_tokens
         return FinishReason.STOP if stopped else FinishReason.LENGTH
 
-    def _ranked(self, candidates: Sequence[Sequence[tuple[int, float]]]) -> list[Extension]:
+    def _ranked(self, candidates: Sequence[Sequence[tuple[int, float]]]) -> Iterator[Extension]:
         """The best extensions of all beams; of equal ones, those of the better beam first.
 
         Each beam's are in order, so that most are not even looked at.
@@ -72,21 +76,18 @@ class BeamSearch(Search):
         left = [beam for beam, tokens in enumerate(candidates) if tokens]
         nexts = [0] * len(candidates)
         scores = [self._scores[beam] + candidates[beam][0][1] for beam in left]
-        ranked: list[Extension] = []
-        while left and len(ranked) < self.num_candidates:
+        for _ in range(self._num_candidates):
+            if not left:
+                return
             place = scores.index(max(scores))
             beam = left[place]
             tokens, at = candidates[beam], nexts[beam]
-            ranked.append(Extension(beam, tokens[at][0], scores[place]))
+            yield Extension(beam, tokens[at][0], scores[place])
             nexts[beam] = at = at + 1
             if at < len(tokens):
                 scores[place] = self._scores[beam] + tokens[at][1]
             else:
                 del left[place], scores[place]
-        return ranked
-
-    def _is_stop(self, token_id: int, length: int) -> bool:
-        return token_id in self._stops and length >= self._min_tokens
 
     def _finish(self, choice: Extension, output: Sequence[int]) -> None:
         tokens = (*output, choice.token_id)

@@ -66,6 +66,9 @@ def test_an_end_counts_only_among_the_best() -> None:
     beams = search()
     advance(beams, [[]], [(1, -1.0), (2, -1.5), (EOS, -1.6), (3, -9.0)])
     assert beams.finished == []
+    choices = advance(beams, [[1], [2]], [(7, -0.5), (EOS, -0.6), (8, -3.0)], [(EOS, -0.2)])
+    assert [choice.token_id for choice in choices] == [7, 8]
+    assert [one.token_ids for one in beams.finished] == [(1, EOS)], "the third is none of the best"
 
 
 @pytest.mark.parametrize(("penalty", "score"), [(0.0, -3.0), (1.0, -1.5), (2.0, -0.75)])

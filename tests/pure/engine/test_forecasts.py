@@ -245,6 +245,29 @@ def test_a_pace_that_changes_again_and_again_is_followed() -> None:
     assert near(ended[50:]) >= 0.7
 
 
+def test_those_who_come_together_do_not_spoil_what_others_are_told() -> None:
+    """Many prompts of a burst are read in one step, of which who came first knew nothing; that says
+    nothing of those who come last, and wait for several.
+    """
+    executor = Timed(noise=0.1)
+    allocator = PagedAllocator(4000, BLOCK)
+    processor = InputProcessor(TOKENIZER, ModelOutputs(4096, [EOS]), max_model_len=2000, seed=0)
+    scheduler = Scheduler(allocator, BatchLimits(8, 256))
+    engine = Engine(scheduler, executor, processor, clock=lambda: executor.now)
+    rng, ended = random.Random(2), list[RequestOutput]()
+    for burst in range(20):
+        for number in range(rng.randint(1, 16)):
+            prompt = [rng.randrange(2, 900) for _ in range(rng.randint(5, 100))]
+            params = SamplingParams(max_tokens=rng.randint(5, 60), ignore_eos=True)
+            name = f"{burst}-{number}"
+            engine.add_request(name, {"prompt_token_ids": prompt}, params, executor.now)
+        apart = executor.now + 4.0
+        while engine.has_work and executor.now < apart:
+            ended += [each.final for each in engine.step() if each.final is not None]
+        executor.now = max(executor.now, apart)
+    assert near(ended[20:]) >= 0.6
+
+
 def test_what_is_cached_is_not_read_again() -> None:
     executor = Timed()
     engine = made(executor)

@@ -1,8 +1,9 @@
 """Runs that others have published, and how far the roofline is off: ``catalogue/published.json``.
 
 Facts alone: the machine, the engine, lengths and load of a run, and what was measured. What engines
-attain of machines (``Attained`` in ``engines.json``) is fitted to two thirds of them and judged by
-the others, which a hash of the run's facts chooses. ``benchmarks/published_runs.py`` does both.
+attain of machines (``Attained`` in ``engines.json``) is fitted to some of them and judged by the
+others: by those of sources that were collected to judge by, or else by a third, which a hash of the
+run's facts chooses. ``benchmarks/published_runs.py`` does both.
 """
 
 from __future__ import annotations
@@ -89,8 +90,16 @@ class PublishedRun:
         return next((machines for machines in APART if self.machine in machines), ())
 
     @property
+    def _judged_by(self) -> tuple[str, str, tuple[str, ...]]:
+        return self.engine, self.release, self.judged_with
+
+    @property
     def is_held_out(self) -> bool:
-        """One in three; which, depends on what was run alone."""
+        """As its source says. Where no source of what it is judged with does, one in three: which,
+        depends on what was run alone.
+        """
+        if self._judged_by in _JUDGED:
+            return self.source in _JUDGES
         facts = (self.source, self.machine, self.engine, self.model, self.form, self.machines,
                  self.step_tokens, self.rate, self.users, self.prompt, self.output)  # fmt: skip
         return int(sha256(repr(facts).encode()).hexdigest(), 16) % 3 == 0
@@ -242,5 +251,7 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any], tuple[PublishedRun, .
 
 
 SOURCES, _CONFIGS, RUNS = _read()
+_JUDGES = frozenset(name for name, source in SOURCES.items() if source.get("held_out"))
+_JUDGED = frozenset(run._judged_by for run in RUNS if run.source in _JUDGES)
 CURRENT = tuple(run for run in RUNS if not run.release)
 """Runs of engines for which plans are."""

@@ -34,8 +34,10 @@ class Roofline:
 
     def seconds(self, work: Work) -> float:
         machine, launches = self.machine, 0.0
-        if work.prefill_tokens and work.num_tokens > machine.recorded_tokens:
-            launches = machine.launch_seconds * self.model.num_layers
+        if work.prefill_tokens:
+            recorded = work.num_tokens <= machine.recorded_tokens
+            each = machine.piece_seconds if recorded else machine.launch_seconds
+            launches = each * self.model.num_layers
         return machine.step_seconds + max(*self.parts(work), launches) + self._exchange(work)
 
     def moving(self, work: Work) -> float:
@@ -99,7 +101,9 @@ class Roofline:
     @cached_property
     def _peak(self) -> float:
         """Operations per second in products with weights."""
-        return self.machine.peak(self.model.weight_form.products)
+        products = self.model.weight_form.products
+        peak = self.machine.peak(products)
+        return peak * self.machine.narrow_share if self.machine.has_units(products) else peak
 
     @property
     def _together(self) -> int:

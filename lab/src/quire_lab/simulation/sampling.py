@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from quire.core.protocol import Opened, Outcome, Roster, Sample, Step, StepResult, confirmed
 from quire_lab.simulation.drafting import SimulatedDrafting
@@ -31,17 +30,20 @@ class SimulatedModel:
     def results(self, step: Step, live: Mapping[str, LiveRequest]) -> StepResult:
         """The results of every chunk that is to be read out."""
         outcomes = {}
-        beams: Counter[str] = Counter()
+        beams: dict[str, int] = {}
         for chunk, known in zip(step.chunks, self._roster.follow(step), strict=True):
             readout, request_id = chunk.readout, known.request.request_id
             if readout is None:
                 continue
             if readout.candidates:
-                place = f"{self.seed},{request_id},{chunk.start},{beams[request_id]}"
-                drawn = _log_probs(place, readout.candidates)
-                first = own_token(request_id, 0)
-                outcomes[chunk.seq_id] = Outcome(candidates=[*enumerate(drawn, first)])
-                beams[request_id] += 1
+                beam = beams.get(request_id, 0)
+                beams[request_id] = beam + 1
+                drawn = _Candidates(
+                    f"{self.seed},{request_id},{chunk.start},{beam}",
+                    own_token(request_id, 0),
+                    readout.candidates,
+                )
+                outcomes[chunk.seq_id] = Outcome(candidates=drawn)
                 continue
             end = chunk.start + len(chunk.token_ids)
             if readout.rows == 1 and readout.draws == 1:  # by far the most
@@ -69,9 +71,26 @@ def _outcome(known: Opened, length: int, live: Mapping[str, LiveRequest]) -> Out
     return own.outcomes[known.branch]
 
 
-def _log_probs(place: str, count: int) -> list[float]:
-    """Log-probabilities of the likeliest tokens, drawn by the ``place`` of a beam."""
-    uniform = (zlib.crc32(place.encode()) + 1) / (2**32 + 1)
-    likeliest = uniform ** (1 / 3)
-    rest = math.log((1 - likeliest) or 1e-12)
-    return [math.log(likeliest), *[rest + half for half in _LOG_HALVES[: count - 1]]]
+class _Candidates(Sequence[tuple[int, float]]):
+    """The likeliest tokens and their log-probabilities, drawn by the ``place`` of a beam.
+
+    Of most of them nobody asks.
+    """
+
+    __slots__ = ("_count", "_first", "_likeliest", "_rest")
+
+    def __init__(self, place: str, first: int, count: int) -> None:
+        uniform = (zlib.crc32(place.encode()) + 1) / (2**32 + 1)
+        likeliest = uniform ** (1 / 3)
+        self._first, self._count, self._likeliest = first, count, math.log(likeliest)
+        self._rest = math.log((1 - likeliest) or 1e-12)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, rank):  # type: ignore[no-untyped-def]  # as overloads of Sequence
+        if not rank:
+            return self._first, self._likeliest
+        if rank >= self._count:
+            raise IndexError(rank)
+        return self._first + rank, self._rest + _LOG_HALVES[rank - 1]

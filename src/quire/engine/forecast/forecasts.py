@@ -210,23 +210,22 @@ def _is_true(expected: float, found: float) -> bool:
 
 
 class Drift:
-    """How many times as long as by steps it has taken of late.
+    """How many times as long as by steps it has taken of late: what no step tells.
 
-    What no step tells: a pace that has just changed, those who came later and filled the steps.
+    Long times count for more: who comes first of a burst waits for a step that the others fill.
     """
 
     def __init__(self) -> None:
-        self._log = 0.0
+        self._expected = self._found = _SOON
 
     @property
     def times(self) -> float:
-        return math.exp(self._log)
+        return min(max(self._found / self._expected, 1 / _MOST_DRIFT), _MOST_DRIFT)
 
     def learn(self, expected: float, found: float) -> None:
-        """What is over in a moment tells nothing of it."""
-        if min(expected, found) > 0 and max(expected, found) > _SOON:
-            times = min(max(found / expected, 1 / _MOST_DRIFT), _MOST_DRIFT)
-            self._log += (math.log(times) - self._log) * (1 - _FADING_DRIFT)
+        if min(expected, found) > 0:
+            self._expected = self._expected * _FADING_DRIFT + expected
+            self._found = self._found * _FADING_DRIFT + found
 
 
 class TextLengths:

@@ -90,16 +90,24 @@ class MemoryRule:
 
 
 class HeldOut(NamedTuple):
-    """How far off four of five runs were that were held out, as shares; None: too few were."""
+    """How far off four of five runs were that were held out, as shares; None: too few were.
+
+    machine: "": any. mixtures: whether they were of mixtures of experts; None: of any models.
+    """
 
     machine: str
     runs: int
     first_token: float | None = None
     end: float | None = None
     rate: float | None = None
+    mixtures: bool | None = None
+
+    @property
+    def models(self) -> str:
+        return {None: "", True: "of mixtures", False: "of dense models"}[self.mixtures]
 
 
-DATA_SHEET = HeldOut("", 297, 0.811, 0.529, 0.688)
+DATA_SHEET = HeldOut("", 390, 0.864, 0.56, 0.688)
 """How far off four of five published runs are where nothing is fitted."""
 
 
@@ -122,16 +130,19 @@ class Attained:
     maker's GPUs.
     step_us: of each of a model's matrices, in any step; None: a step's fixed cost is the machine's.
     launch_us: of each of them, in a step with prompts: see ``Machine.launch_seconds``.
+    piece_us: of each layer, in such a step that is recorded. narrow_share: see ``Machine``.
     first_token_ms: that a client waits for its first token beside the steps.
     recorded: tokens of the largest step with prompts whose kernels the engine records: of models
     in general, and of those with latent attention.
-    errors: of what was held out, by machine; the last one is of all of them.
+    errors: of what was held out, by kind of model and machine; the last one is of all of them.
     """
 
     compute_share: float = Machine.compute_share
     bandwidth_share: float = Machine.bandwidth_share
+    narrow_share: float = 1.0
     step_us: float | None = None
     launch_us: float = 0.0
+    piece_us: float = 0.0
     first_token_ms: float = 0.0
     recorded: tuple[int, int] = (0, 0)
     errors: tuple[HeldOut, ...] = ()
@@ -146,18 +157,23 @@ class Attained:
     def first_token_seconds(self) -> float:
         return 1e-3 * self.first_token_ms
 
-    def error_on(self, machine: Machine, title: str) -> ErrorBar | None:
-        """By its own runs there, or by those on other machines; None: there are none."""
+    def error_on(self, machine: Machine, model: ModelShape, title: str) -> ErrorBar | None:
+        """By its own runs there of models of the kind, or by those on other machines, or of others;
+        None: there are none.
+        """
         if not self.errors or machine.kind != "gpu":
             return None
-        found, basis = self.errors[-1], f"measured near: {title} on other machines"
-        for one in self.errors[:-1]:
-            if one.machine == machine.name:
-                found, basis = one, f"measured: {title} on this machine"
+        mixture, last = model.experts is not None, self.errors[-1]
+        alike = {one.machine: one for one in self.errors if one.mixtures is mixture}
+        near = alike.get("", last)
+        found, basis = near, f"measured near: {title} on other machines"
+        if machine.name in alike:
+            found, basis = alike[machine.name], f"measured: {title} on this machine"
         rate = found.rate or found.end or DATA_SHEET.rate
         assert rate is not None and DATA_SHEET.first_token is not None
-        first = found.first_token or self.errors[-1].first_token or DATA_SHEET.first_token
-        return ErrorBar(f"{basis}, {found.runs} runs held out", first, rate)
+        first = found.first_token or near.first_token or last.first_token or DATA_SHEET.first_token
+        of = " ".join(filter(None, (f"{basis}, {found.runs} runs", found.models)))
+        return ErrorBar(f"{of} held out", first, rate)
 
     def on(self, machine: Machine, model: ModelShape) -> Machine:
         """The machine with these figures, for a model, unless it has its own."""
@@ -172,8 +188,10 @@ class Attained:
             machine,
             compute_share=self.compute_share,
             bandwidth_share=self.bandwidth_share,
+            narrow_share=self.narrow_share,
             step_seconds=step,
             launch_seconds=1e-6 * self.launch_us * matrices / model.num_layers,
+            piece_seconds=1e-6 * self.piece_us,
             recorded_tokens=self.recorded[model.latent is not None],
         )
 

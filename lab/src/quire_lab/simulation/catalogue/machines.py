@@ -31,10 +31,11 @@ class Machine:
     per_node: machines that the faster links join.
     compute_share, bandwidth_share: what large matrix products and long reads attain of the peaks.
     step_seconds: a step's fixed cost: launches, scheduling, sampling.
+    narrow_share: what products of 8 and 4 bits attain of their peaks, of what those of 16 bits do.
     launch_seconds: that the host takes to launch a layer's kernels in a step with prompts; the
         machine computes meanwhile.
-    recorded_tokens: of the largest step with prompts whose kernels are recorded, and launched
-        together.
+    recorded_tokens: of the largest step with prompts whose kernels are recorded, all of a layer but
+        its attention. piece_seconds: that the host takes for a layer there.
     block_tokens: what finding a block of keys costs, in tokens that could be read meanwhile.
     is_cpu: others use its memory too, so that a pool takes less of it by default. is_tpu: neither
         Quire nor engines of GPUs compute there.
@@ -54,8 +55,10 @@ class Machine:
     flops_fp4: float | None = None
     compute_share: float = 0.6
     bandwidth_share: float = 0.8
+    narrow_share: float = 1.0
     step_seconds: float = 0.003
     launch_seconds: float = 0.0
+    piece_seconds: float = 0.0
     recorded_tokens: int = 0
     block_tokens: float = 0.0
     is_cpu: bool = False

@@ -237,7 +237,7 @@ class Deployment:
         own = None
         if self.engine is not None:
             attained = self.engine.attained_of(self.machine)
-            own = attained.error_on(self.machine, self.engine.title)
+            own = attained.error_on(self.machine, self.model, self.engine.title)
         assert DATA_SHEET.first_token is not None and DATA_SHEET.rate is not None
         basis = f"data sheet only: such figures of {DATA_SHEET.runs} runs on GPUs"
         return own or ErrorBar(basis, DATA_SHEET.first_token, DATA_SHEET.rate)
