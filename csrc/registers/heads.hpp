@@ -273,11 +273,9 @@ QUIRE_INLINE float store_row(const float* x, T* out, int64_t n) {
   return 1.0f;
 }
 QUIRE_INLINE float store_row(const float* x, int8_t* out, int64_t n) {
-  float most = 0;
-  for (int64_t i = 0; i < n; i++) {
-    float a = __builtin_fabsf(x[i]);
-    most = a > most || a != a ? a : most;
-  }
+  U high{};  // without their signs, floats are in the order of their bits; NaN comes last
+  for (int64_t i = 0; i < n; i += W) high = maximum(high, (U)load_n(x + i, n - i) & 0x7fffffffu);
+  const float most = __builtin_bit_cast(float, lanes_max(high));
   float scale = most / 127.0f, step = most > 0 ? scale : 1.0f;
   const F half = splat(12582912.0f);  // 1.5 * 2^23 rounds to nearest even
   int64_t i = 0;

@@ -257,6 +257,21 @@ def test_what_norms_make_large_is_rounded_with_the_rest(
     assert (found - exact).square().mean() < error**2 * exact.square().mean()
 
 
+@pytest.mark.parametrize("kernels", ["reference", *TESTED], indirect=True)
+@pytest.mark.parametrize("place", [0, 19, 23])  # heads of 24: in a whole vector or behind it
+def test_a_key_that_is_no_number_is_none_in_a_pool_of_bytes(kernels: Kernels, place: int) -> None:
+    case = make_case(torch.float32, (2, 1), (24, 24), 16, ((9, 9), (5, 5)))
+    rows = case.kv.keys.shape[:3]
+    found = []
+    for number in (1.0, torch.nan):
+        case.keys[0][0, :, place] = number
+        pools = (torch.zeros((*rows, 24), dtype=torch.int8) for _ in range(2))
+        kv = LayerKV(*pools, 0, torch.zeros(rows), torch.zeros(rows))
+        found.append(attend(kernels, replace(case, kv=kv), AttentionSpec(0.2), kv=kv))
+    assert found[1][:9].isnan().all()
+    assert torch.equal(found[0][9:], found[1][9:])
+
+
 @with_types
 @pytest.mark.parametrize(("rotated", "first"), [(4, False), (8, False), (4, True)])
 def test_heads_are_normalised_and_turned(
