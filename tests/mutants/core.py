@@ -192,8 +192,8 @@ MUTANTS = (
     Mutant(
         "no state is left where texts part",
         f"{_MEMORY}/snapshots.py",
-        "stops = {last, known // size * size}",
-        "stops = {last}",
+        "places = {last, known // size * size}",
+        "places = {last}",
         f"{_SNAPSHOTS}::test_where_texts_part_a_state_is_left_for_the_next_one",
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUTANTS = (
         f"{_SCHEDULING}/admission.py",
         "[end for end, _ in group.request.keep]",
         "()",
-        f"{_OF_SCHEDULING}/test_snapshots.py::test_chunks_end_where_a_request_has_marks",
+        f"{_OF_SCHEDULING}/test_snapshots.py::test_snapshots_are_left_where_a_request_has_marks",
     ),
     Mutant(
         "where texts have parted counts for nothing",
@@ -234,7 +234,7 @@ MUTANTS = (
     Mutant(
         "a snapshot that comes back is one that nobody knows",
         f"{_MEMORY}/snapshots.py",
-        "self._parted.pop(name, 0) + ",
+        "self._parted.get(name, 0) + ",
         "0 + ",
         f"{_SNAPSHOTS}::test_what_comes_back_is_worth_what_it_was",
     ),
@@ -269,16 +269,9 @@ MUTANTS = (
     Mutant(
         "states of a step that failed are found",
         f"{_SCHEDULING}/invalidation.py",
-        "yield PhysicalBlock(False, kv_group, table.block_ids[0])",
+        "yield PhysicalBlock(False, kv_group, slot)",
         "yield from ()",
         _LIVES,
-    ),
-    Mutant(
-        "steps planned ahead pass where a snapshot is to be taken",
-        f"{_SCHEDULING}/lookahead.py",
-        "tokens = branch.upto_stop(start, tokens)",
-        "tokens = min(tokens, budget)",
-        f"{_OF_SCHEDULING}/test_snapshots.py::test_chunks_end_where_snapshots_are_taken",
     ),
     # -- memory --------------------------------------------------------------------------------
     Mutant(

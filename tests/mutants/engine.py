@@ -11,6 +11,13 @@ _TEMPLATES = "tests/torch/engine/test_templates.py"
 
 MUTANTS = (
     Mutant(
+        "each request of a burst has the whole line gone through",
+        f"{_ENGINE}/forecast/forecasts.py",
+        "self._new.append(request.request_id)",
+        "self._new.append(request.request_id)\n            self.look()",
+        f"{_OF_ENGINE}/test_forecasts.py::test_of_a_burst_one_thinks_once",
+    ),
+    Mutant(
         "a forecast knows of nobody who gives way",
         f"{_ENGINE}/forecast/outlook.py",
         "        while not (fitting := self._fitting()) and len(self._running) > 1:\n",

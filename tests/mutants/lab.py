@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "steps with prompts that are recorded are launched kernel by kernel",
         f"{_LAB}/simulation/roofline.py",
-        "if work.prefill_tokens and work.num_tokens > machine.recorded_tokens:",
-        "if work.prefill_tokens:",
+        "each = machine.piece_seconds if recorded else machine.launch_seconds",
+        "each = machine.launch_seconds",
         "lab/tests/pure/simulation/test_published.py::test_what_is_recorded_is_launched_at_once",
     ),
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "kernels of prompts are launched for nothing",
         f"{_LAB}/simulation/roofline.py",
-        "launches = machine.launch_seconds * self.model.num_layers",
+        "launches = each * self.model.num_layers",
         "launches = 0.0",
         f"{_OF_LAB}/simulation/test_published.py::test_kernels_of_prompts_are_launched_layer_by_layer",
     ),

@@ -9,7 +9,7 @@ from vllm import LLM, SamplingParams
 from benchmarks.peers.runners.job import WARM_UP, Request, answer, read_job
 
 _SHORTEST_MODEL = 2048  # tokens that it is set up for at least
-_MAX_NUM_SEQS = 64
+_LEAST_SEQS = 64
 
 
 def _prompt(request: Request) -> dict[str, list[int]]:
@@ -32,7 +32,7 @@ def main() -> None:
         job.model,
         dtype="bfloat16",
         enable_prefix_caching=job.prefix_caching,
-        max_num_seqs=_MAX_NUM_SEQS,
+        max_num_seqs=max(_LEAST_SEQS, len(job.requests)),
         max_model_len=max(_SHORTEST_MODEL, job.longest),
         disable_log_stats=True,
     )

@@ -25,7 +25,7 @@ from quire.core.protocol import (
 from quire.core.scheduling import Hooks, Scheduler, SequenceGroup
 from quire.engine.capabilities import Capabilities
 from quire.engine.events import Events, RequestState, Taken
-from quire.engine.forecast import Forecasts
+from quire.engine.forecast import Expected, Forecasts
 from quire.engine.input_processor import InputProcessor, PreparedParams, PreparedRequest, Prompt
 from quire.engine.outputs import Delta, together
 from quire.engine.progress import RequestProgress, broken_off, take_outcomes, taken
@@ -79,7 +79,8 @@ class Engine:
         self._traits = traits or ExecutorTraits()
         self.parts = self._traits.parts
         self.events, self.stats, self.log = Events(self.parts), EngineStats(), DecisionLog()
-        self.forecasts = Forecasts(lambda: self.scheduler, self._step_under_way, clock)
+        under_way, tell = self._step_under_way, self._tell_expected
+        self.forecasts = Forecasts(lambda: self.scheduler, under_way, clock, tell)
         for watcher in (self.stats, self.log, self.forecasts):
             self.events.add(watcher)
         self.part_times = PartTimes(self.events)
@@ -157,13 +158,12 @@ class Engine:
             for ends in self._hooks.request_ends:
                 ends(request)
             raise
-        progress = self._requests[request.request_id] = RequestProgress(
+        self._requests[request.request_id] = RequestProgress(
             prepared, group, self.input_processor.tokenizer, self._traits.block_bytes
         )
         if request.origin.progress:
             self._followed.add(request.request_id)
         self.events.tell(self.events.began, request)
-        progress.expected = self.forecasts.of(request.request_id)
         longest = self.scheduler.max_queue_time
         if longest is not None and self.forecasts.will_wait(longest):
             seconds = self.waiting_room.seconds_until(self.scheduler.queue.num_new)
@@ -243,6 +243,11 @@ class Engine:
         for close in self._hooks.close:
             close()
 
+    def _tell_expected(self, request_id: str, expected: Expected) -> None:
+        progress = self._requests.get(request_id)
+        if progress is not None:
+            progress.expected = expected
+
     def _step_under_way(self) -> Step | None:
         return None if self._pending is None else self._pending.step
 
@@ -289,6 +294,7 @@ class Engine:
             for recall in self._hooks.recall:
                 recall(self.scheduler)
         with self.parts["plan"]:
+            self.forecasts.look()
             for propose in self._hooks.propose:
                 propose(self.scheduler)
             step = self.scheduler.schedule(self.clock())
@@ -304,6 +310,7 @@ class Engine:
         if any(waits(self.scheduler) for waits in self._hooks.waits):
             return None
         with self.parts["plan"]:
+            self.forecasts.look()
             step = self.scheduler.schedule_ahead(pending.step, self.clock())
         return None if step is None else self._begin(step)
 

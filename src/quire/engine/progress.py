@@ -111,7 +111,7 @@ class RequestProgress:
         self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
         self.looks_for_stops = prepared.stops is not None
         self.beside_seconds = 0.0  # see RequestMetrics
-        self.expected: Expected | None = None  # when it came
+        self.expected: Expected | None = None  # before it was let in
         self._first_token_time: float | None = None
         self._prompt_tokens = group.branches[0].num_prompt_tokens  # with a session's history
         self._processed: int | None = None  # tokens of the prompt, as its caller knows

@@ -26,6 +26,7 @@ from quire.core.protocol import (
 )
 from quire.core.scheduling import BatchLimits, Queueing, Recovery, Scheduler
 from quire.engine.engine import Engine
+from quire.engine.forecast.ahead import Ahead
 from quire.engine.forecast.forecasts import TextLengths
 from quire.engine.forecast.outlook import Coming, Outlook, Supply, TaskAhead
 from quire.engine.forecast.step_times import StepTimes, StepWork
@@ -293,12 +294,40 @@ def test_nothing_is_said_behind_a_crowd() -> None:
     params = SamplingParams(max_tokens=1, ignore_eos=True)
     for number in range(300):
         engine.add_request(f"one {number}", {"prompt_token_ids": [5]}, params)
+    engine.forecasts.look()
     assert engine.forecasts.of("one 0") is not None
     assert engine.forecasts.of("one 299") is None
     while engine.has_work:
         engine.step()
     engine.add_request("later", {"prompt_token_ids": [5]}, params)
+    engine.forecasts.look()
     assert engine.forecasts.of("later") is not None
+
+
+def test_of_a_burst_one_thinks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    class Counted(Ahead):
+        def __init__(self, *given: object) -> None:
+            nonlocal looks
+            looks += 1
+            super().__init__(*given)  # type: ignore[arg-type]
+
+    executor = Timed()
+    engine = made(executor)
+    served(engine, executor, 0, 20, 1.0)
+    monkeypatch.setattr("quire.engine.forecast.forecasts.Ahead", Counted)
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    for number in range(60):
+        prompt = {"prompt_token_ids": [7 + number] * 30}
+        engine.add_request(str(number), prompt, params)
+    engine.abort("30")
+    engine.abort("59")
+    ended = []
+    while engine.has_work:
+        ended += [delta.final for delta in engine.step() if delta.final is not None]
+    assert looks == 1 and len(ended) == 58
+    assert near(ended) >= 0.9
 
 
 def test_of_turns_of_sessions() -> None:
@@ -310,6 +339,7 @@ def test_of_turns_of_sessions() -> None:
     for turn in range(2):
         engine.sessions.append("talk", [*range(2, 100)])
         engine.add_turn(f"turn {turn}", "talk", params)
+        engine.forecasts.look()
         assert engine.forecasts.of(f"turn {turn}") is not None
         while engine.has_work:
             found = [d.final.metrics for d in engine.step() if d.final is not None]
@@ -352,6 +382,7 @@ def test_clients_that_share_are_let_in_by_their_accounts() -> None:
         engine.add_request(f"{client} {number}", prompt, params)
     order = [group.request.request_id for group in scheduler.queue.order()]
     assert order[:3] == ["many 0", "few 6", "many 1"]
+    engine.forecasts.look()
     expected = engine.forecasts.of("few 6")
     ended = [delta.final for _ in range(400) if engine.has_work for delta in engine.step()]
     (few,) = (one.metrics for one in ended if one is not None and one.request_id == "few 6")
@@ -366,6 +397,7 @@ def test_when_there_is_room_in_line_is_foreseen() -> None:
     params = SamplingParams(max_tokens=50, ignore_eos=True)
     for number in range(4):
         engine.add_request(str(number), {"prompt_token_ids": [7 + number] * 30}, params)
+    engine.forecasts.look()
     began, told = executor.now, [engine.waiting_room.wait_of(count) for count in (2, 3, 4)]
     came = []
     while engine.has_work:

@@ -1,9 +1,9 @@
-"""What a scheduler has to do before a request that has just come, as an outlook takes it."""
+"""What a scheduler has to do before requests that have just come, as an outlook takes it."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 
 from quire.core.memory import Demand
 from quire.core.protocol import PreemptionMode, Step
@@ -15,8 +15,9 @@ _ENOUGH = 1e9  # blocks
 
 
 class Ahead:
-    """Who runs, and who waits up to ``own``, in their order.
+    """Who runs, and who waits up to the last of ``own``, in their order.
 
+    own: the tasks of these, as they wait.
     found: of newcomers, what the prefix cache had when they came: tokens, and blocks to take.
     output: steps in which a group is to write further tokens.
     """
@@ -24,7 +25,7 @@ class Ahead:
     def __init__(
         self,
         scheduler: Scheduler,
-        own: SequenceGroup,
+        own: Collection[SequenceGroup],
         under_way: Step | None,
         found: MutableMapping[str, tuple[int, float]],
         output: Callable[[SequenceGroup], int],
@@ -35,7 +36,7 @@ class Ahead:
             chunk.seq_id: len(chunk.token_ids) for chunk in under_way.chunks
         }  # fmt: skip
         size, batch = self._allocator.block_size, scheduler.batch
-        tokens = len(own.branches[0].token_ids)
+        tokens = max(len(group.branches[0].token_ids) for group in own)
         fit = self._allocator.fit(Demand(tokens))
         # Where there are several KV groups, a block here is one of each of them; where a text takes
         # no more as it grows, since layers keep states alone, there are enough.
@@ -51,12 +52,15 @@ class Ahead:
                 task.blocks *= used / held
         self.waiting = list[TaskAhead]()
         self._before = [*scheduler.running]
+        self.own = dict[str, TaskAhead]()  # by their requests
         for group in scheduler.queue.order():
-            self.waiting.append(self._waits(group))
+            task = self._waits(group)
+            self.waiting.append(task)
             self._before.append(group)
-            if group is own:
-                break
-        self.own = self.waiting[-1]
+            if group in own:
+                self.own[group.request.request_id] = task
+                if len(self.own) == len(own):
+                    break
         pairs = zip(self._before[len(self.running) :], self.waiting, strict=True)
         self.newcomers = [task for group, task in pairs if not group.begun]
         mode, costs = scheduler.recovery.mode, scheduler.recovery.costs

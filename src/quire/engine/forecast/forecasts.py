@@ -63,6 +63,7 @@ class Forecasts(Watcher):
     wait to tell.
 
     under_way: the step that has been begun, if any.
+    tell: called with what is expected of a request, once that is known.
     """
 
     def __init__(
@@ -70,15 +71,19 @@ class Forecasts(Watcher):
         scheduler: Callable[[], Scheduler],
         under_way: Callable[[], Step | None],
         clock: Callable[[], float],
+        tell: Callable[[str, Expected], None] = lambda request_id, expected: None,
     ) -> None:
         self._scheduler, self._under_way, self._clock = scheduler, under_way, clock
+        self._tell = tell
         self._times, self._lengths, self._arrivals = StepTimes(), TextLengths(), ArrivalRate()
         self._gain = 1.0  # tokens of a sequence in a step
         self._busy_since: float | None = None  # the latest step's end, where it left work
         self._first, self._rest = Drift(), Drift()
+        self._coming: Coming | None = None  # what was known of it before the new ones came
         self._expected: dict[str, _Basis] = {}
         self._by_origin = OrderedDict[str, Expected]()  # of the latest
         self._entries = _Entries(0.0, 0, ())
+        self._new: list[str] = []  # requests of which nothing was said yet
         self._wait = 0.0  # of the one that came last, to be let in
         self._found: dict[str, tuple[int, float]] = {}  # see Ahead
         self._kept: deque[tuple[bool, bool]] = deque(maxlen=_LATEST)
@@ -115,6 +120,7 @@ class Forecasts(Watcher):
 
         Sure is what exceeds it by half, where first tokens have come when they were expected.
         """
+        self.look()
         grade = self.grade
         if self._wait <= _SURE_EXCESS * longest or grade.count < _SURE_COUNT:
             return False
@@ -135,34 +141,52 @@ class Forecasts(Watcher):
         self._wait = 0.0
         if own is None or request.pooling is not None:
             return
-        now, coming = self._clock(), self._arrivals.coming
+        now = self._clock()
+        if not self._new:
+            self._coming = self._arrivals.coming
         self._arrivals.came(now, own.branches[0].num_pending, self._output(own))
         if not self._times.is_known:
             return
-        if len(scheduler.running) + scheduler.queue.num_waiting > _MOST_AHEAD:
+        if len(scheduler.running) + scheduler.queue.num_waiting <= _MOST_AHEAD:
+            self._new.append(request.request_id)
+
+    def look(self) -> None:
+        """Say what is expected of all that have come since the last time.
+
+        To be called before any of them is let in: of a burst one thinks once.
+        """
+        if not self._new:
+            return
+        new, scheduler, now = self._new, self._scheduler(), self._clock()
+        self._new = []
+        own = [group for group in map(scheduler.group, new) if group is not None]
+        if not own:  # they have ended
             return
         step = self._under_way()
         ahead = Ahead(scheduler, own, step, self._found, self._output)
         outlook = Outlook(ahead.running, ahead.waiting, ahead.room, self._times.seconds)
-        found = outlook.of(ahead.own, coming)
+        outlook.of(ahead.waiting[-1], self._coming)
         left = 0.0  # of the step under way
         if step is not None:
             begun = step.now if self._busy_since is None else self._busy_since
             left = max(0.0, self._times.seconds(StepWork.of(step)) - (now - begun))
-        drift, waited = self._first.times, now - request.arrival
+        drift = self._first.times
         entered = (one.entered * drift for one in ahead.newcomers if one.entered is not None)
         made = now + left * drift
         self._entries = _Entries(made, scheduler.queue.num_left, tuple(sorted(entered)))
-        if ahead.own.entered is not None:
-            self._wait = waited + drift * (left + ahead.own.entered)
-        if found is not None:
-            first, rest = left + found.first_token, found.end - found.first_token
-            at = waited + drift * first
-            expected = Expected(at, at + self._rest.times * rest)
-            self._note(request, _Basis(expected, waited, first, rest))
+        for request in (group.request for group in own):
+            task, waited = ahead.own[request.request_id], now - request.arrival
+            if request.request_id == new[-1] and task.entered is not None:
+                self._wait = waited + drift * (left + task.entered)
+            if (found := outlook.found(task)) is not None:
+                first, rest = left + found.first_token, found.end - found.first_token
+                at = waited + drift * first
+                expected = Expected(at, at + self._rest.times * rest)
+                self._note(request, _Basis(expected, waited, first, rest))
 
     def _note(self, request: Request, told: _Basis) -> None:
         self._expected[request.request_id], expected = told, told.expected
+        self._tell(request.request_id, expected)
         name = request.origin.request_id
         if name:
             before = self._by_origin.pop(name, expected)

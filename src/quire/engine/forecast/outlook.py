@@ -1,4 +1,4 @@
-"""When a request that waits has its first token and its last, if all goes on as it does now.
+"""When requests that wait have their first tokens and their last, if all goes on as it does now.
 
 Not step by step: from one that changes who computes what to the next such one. Who is let in, and
 who gives way where blocks run short, is as the scheduler has it.
@@ -111,24 +111,36 @@ class Outlook:
 
         coming: others, who stand behind it, and so matter to its end alone.
         """
+        self._go_to(own, coming)
+        return self.found(own)
+
+    def found(self, task: TaskAhead) -> Expected | None:
+        """What has come of another by then; None: that was not far enough to tell."""
+        if task.first_token is None:
+            return None
+        if task.ended is not None:
+            return Expected(task.first_token, task.ended)
+        left = task.end - self._step if task.end else task.output
+        return Expected(task.first_token, self._time + left * self._pace)
+
+    def _go_to(self, own: TaskAhead, coming: Coming | None) -> None:
+        """To its end, or as far as one looks."""
         for _ in range(_MOST_EVENTS):
             self._let_in()
             if not self._running:
-                return None
+                return
             self._go_on()
             if own.first_token is not None:
                 break
         else:
-            return None
+            return
         self._coming = coming
         for _ in range(_MOST_LATER):
             if own.ended is not None:
-                return Expected(own.first_token, own.ended)
+                return
             self._receive()
             self._let_in()
             self._go_on()
-        left = own.end - self._step if own.end else own.output
-        return Expected(own.first_token, self._time + left * self._pace)
 
     # -- who runs ------------------------------------------------------------------------------
 
