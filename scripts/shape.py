@@ -1,4 +1,4 @@
-"""Measures the shape of the house, for the tables in docs/architecture.md (Shape):
+"""Measures the shape of the house, for the tables in docs/architecture-shape.md:
 
 python scripts/shape.py           tells each measure, and what stands out
 python scripts/shape.py --lower   writes ceilings that have become too high anew
@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs/architecture.md"
+PAGE = ROOT / "docs/architecture-shape.md"
 SOURCE = ROOT / "src" / "quire"
 PACKAGES = [SOURCE, ROOT / "lab/src/quire_lab", ROOT / "cluster/src/quire_cluster"]
 SLIVER = 60  # lines: a file that has fewer seldom holds an idea of its own

@@ -1,4 +1,4 @@
-"""The code keeps the measures in docs/architecture.md (Shape), and they keep up with the code."""
+"""The code keeps the measures in docs/architecture-shape.md, and they keep up with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request costs in calls keeps to the table in docs/architecture.md (Shape)."""
+"""What a request costs in calls keeps to the table in docs/architecture-shape.md."""
 
 from __future__ import annotations
 

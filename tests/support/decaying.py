@@ -52,6 +52,9 @@ class DecayingModel:
             known = starts[number + 1] - drafts
             for row in range(starts[number], known):
                 added[row] = _see(seen[row], *own)
+                left = -1 if batch.states.left is None else int(batch.states.left[row])
+                if left >= 0:
+                    kv[-1].rows[left], kv[-1].state[left] = own
             kv[-1].inputs[slot, :drafts] = seen[known : known + drafts]
             own = own[0].clone(), own[1].clone()
             for row in range(known, known + drafts):
