@@ -54,7 +54,7 @@ def edited(model_dir: ModelDir, tmp_path: Path) -> Callable[..., Path]:
         ({"num_key_value_heads": 3}, r"num_attention_heads \(4\) is not a multiple"),
         ({"hidden_act": "swish"}, "hidden_act is 'swish'; supported: gelu"),
         ({"dtype": "int8"}, "dtype is 'int8'; supported: bfloat16"),
-        ({"rope_parameters": {"rope_type": "odd"}}, "rope_type is 'odd'; supported: deepseek_yarn, default"),
+        ({"rope_parameters": {"rope_type": "odd"}}, "rope_type is 'odd'; supported: deepseek_yarn"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor is missing"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 0}}, "factor must be above 0"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
