@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -303,11 +303,15 @@ def measure(case: Case, launch: Launch) -> dict[str, Any]:
     }
 
 
-def launches_of(device: str | None) -> Iterator[dict[str, Any]]:
-    """All that is launched on the devices of that name, or on all."""
+def launches_of(device: str | None, dims: Collection[int]) -> Iterator[dict[str, Any]]:
+    """What is launched on the devices of that name, or on all, for heads as wide; or for any."""
     launches: list[Launch] = []
     catch_launches(launches)
-    chosen = (case for case in cases() if device in (None, PROCESSORS[case.capability].name))
+    chosen = (
+        case
+        for case in cases()
+        if device in (None, PROCESSORS[case.capability].name) and (not dims or case.dim in dims)
+    )
     for number, case in enumerate(chosen):
         launches.clear()
         kernels = GPUKernels(case.capability, 132)
@@ -345,8 +349,11 @@ def main() -> int:
     names = [processor.name for processor in PROCESSORS.values()]
     parser.add_argument("--device", choices=names, help="(default: all)")
     parser.add_argument("--json", action="store_true", help="every launch, a line each")
+    parser.add_argument(
+        "--dims", type=int, nargs="+", default=(), help="widths of heads (default: all)"
+    )
     arguments = parser.parse_args()
-    found = launches_of(arguments.device)
+    found = launches_of(arguments.device, arguments.dims)
     if arguments.json:
         for one in found:
             print(json.dumps(one), flush=True)
