@@ -190,6 +190,13 @@ MUTANTS = (
         f"{_SNAPSHOTS}::test_snapshots_never_cause_a_lack_of_room",
     ),
     Mutant(
+        "two leave one state in one slot",
+        f"{_SCHEDULING}/chunking.py",
+        "if one[1] not in taken and cache.holds(branch, *one)]",
+        "if cache.holds(branch, *one)]",
+        "tests/pure/engine/test_lives.py::test_lives_that_were_not_well_are[62000887]",
+    ),
+    Mutant(
         "no state is left where texts part",
         f"{_MEMORY}/snapshots.py",
         "places = {last, known // size * size}",

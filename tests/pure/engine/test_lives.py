@@ -69,6 +69,9 @@ WERE_NOT_WELL = [
     draw(58010330),
     # A turn that began, after a cut, where the last one had ended, in blocks of others.
     draw(56024260),
+    # Two of equal beginnings in one step: what the first leaves is displaced by what the second
+    # leaves deeper, which then leaves it in the same slot again.
+    draw(62000887),
 ]
 
 

@@ -138,8 +138,10 @@ class Chunker:
                 left = cache.leave(*found, chunk.start, chunk.start + len(chunk.token_ids))
                 if left:
                     leaving.append((index, found[1], left))
+        taken: set[int] = set()  # what is displaced may be left again in the same slot, by an equal
         for index, branch, wanted in leaving:
-            still = [one for one in wanted if cache.holds(branch, *one)]
+            still = [one for one in wanted if one[1] not in taken and cache.holds(branch, *one)]
+            taken.update(slot for _, slot in still)
             step.chunks[index] = step.chunks[index]._replace(left=still)
 
     def publish_known(self) -> None:
