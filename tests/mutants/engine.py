@@ -13,8 +13,8 @@ MUTANTS = (
     Mutant(
         "each request of a burst has the whole line gone through",
         f"{_ENGINE}/forecast/forecasts.py",
-        "self._new.append(request.request_id)",
-        "self._new.append(request.request_id)\n            self.look()",
+        "self.unsaid.append(request.request_id)",
+        "self.unsaid.append(request.request_id)\n            self.gathered()",
         f"{_OF_ENGINE}/test_forecasts.py::test_of_a_burst_one_thinks_once",
     ),
     Mutant(

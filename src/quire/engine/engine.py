@@ -165,6 +165,8 @@ class Engine:
             self._followed.add(request.request_id)
         self.events.tell(self.events.began, request)
         longest = self.scheduler.max_queue_time
+        if longest is not None:
+            self.events.tell(self.events.gathered)
         if longest is not None and self.forecasts.will_wait(longest):
             seconds = self.waiting_room.seconds_until(self.scheduler.queue.num_new)
             why = f"the request would wait longer than max_queue_time, {longest:g} s, to be let in"
@@ -294,7 +296,8 @@ class Engine:
             for recall in self._hooks.recall:
                 recall(self.scheduler)
         with self.parts["plan"]:
-            self.forecasts.look()
+            if self.forecasts.unsaid:
+                self.events.tell(self.events.gathered)
             for propose in self._hooks.propose:
                 propose(self.scheduler)
             step = self.scheduler.schedule(self.clock())
@@ -310,7 +313,8 @@ class Engine:
         if any(waits(self.scheduler) for waits in self._hooks.waits):
             return None
         with self.parts["plan"]:
-            self.forecasts.look()
+            if self.forecasts.unsaid:
+                self.events.tell(self.events.gathered)
             step = self.scheduler.schedule_ahead(pending.step, self.clock())
         return None if step is None else self._begin(step)
 

@@ -69,6 +69,9 @@ class Watcher:
     def began(self, request: Request) -> None:
         """A request waits to be admitted."""
 
+    def gathered(self) -> None:
+        """Some have begun to wait, and none of them has been let in: now is the time to look."""
+
     def refused(self, decision: Decision, now: float) -> None:
         """A request is refused."""
 
@@ -132,6 +135,7 @@ class Events:
     def _watch(self, watchers: tuple[Watcher, ...]) -> None:
         self._watchers = watchers
         self.began: Heard[[Request]] = self._who("began")
+        self.gathered: Heard[[]] = self._who("gathered")
         self.refused: Heard[[Decision, float]] = self._who("refused")
         self.planned: Heard[[Step]] = self._who("planned")
         self.decided: Heard[[Step]] = self._who("decided")

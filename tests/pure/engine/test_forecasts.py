@@ -294,13 +294,13 @@ def test_nothing_is_said_behind_a_crowd() -> None:
     params = SamplingParams(max_tokens=1, ignore_eos=True)
     for number in range(300):
         engine.add_request(f"one {number}", {"prompt_token_ids": [5]}, params)
-    engine.forecasts.look()
+    engine.forecasts.gathered()
     assert engine.forecasts.of("one 0") is not None
     assert engine.forecasts.of("one 299") is None
     while engine.has_work:
         engine.step()
     engine.add_request("later", {"prompt_token_ids": [5]}, params)
-    engine.forecasts.look()
+    engine.forecasts.gathered()
     assert engine.forecasts.of("later") is not None
 
 
@@ -330,6 +330,24 @@ def test_of_a_burst_one_thinks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert near(ended) >= 0.9
 
 
+def test_a_forecast_that_fails_ends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object) -> Ahead:
+        raise KeyError("nobody thought of that")
+
+    executor = Timed()
+    engine = made(executor)
+    served(engine, executor, 0, 20, 1.0)
+    monkeypatch.setattr("quire.engine.forecast.forecasts.Ahead", fails)
+    params = SamplingParams(max_tokens=5, ignore_eos=True)
+    for number in range(3):
+        engine.add_request(str(number), {"prompt_token_ids": [7 + number] * 30}, params)
+    ended = []
+    while engine.has_work:
+        ended += [delta.final for delta in engine.step() if delta.final is not None]
+    assert [one.error for one in ended] == [None] * 3
+    assert all(one.metrics.expected_ttft is None for one in ended)
+
+
 def test_of_turns_of_sessions() -> None:
     executor = Timed()
     engine = made(executor)
@@ -339,7 +357,7 @@ def test_of_turns_of_sessions() -> None:
     for turn in range(2):
         engine.sessions.append("talk", [*range(2, 100)])
         engine.add_turn(f"turn {turn}", "talk", params)
-        engine.forecasts.look()
+        engine.forecasts.gathered()
         assert engine.forecasts.of(f"turn {turn}") is not None
         while engine.has_work:
             found = [d.final.metrics for d in engine.step() if d.final is not None]
@@ -382,7 +400,7 @@ def test_clients_that_share_are_let_in_by_their_accounts() -> None:
         engine.add_request(f"{client} {number}", prompt, params)
     order = [group.request.request_id for group in scheduler.queue.order()]
     assert order[:3] == ["many 0", "few 6", "many 1"]
-    engine.forecasts.look()
+    engine.forecasts.gathered()
     expected = engine.forecasts.of("few 6")
     ended = [delta.final for _ in range(400) if engine.has_work for delta in engine.step()]
     (few,) = (one.metrics for one in ended if one is not None and one.request_id == "few 6")
@@ -397,7 +415,7 @@ def test_when_there_is_room_in_line_is_foreseen() -> None:
     params = SamplingParams(max_tokens=50, ignore_eos=True)
     for number in range(4):
         engine.add_request(str(number), {"prompt_token_ids": [7 + number] * 30}, params)
-    engine.forecasts.look()
+    engine.forecasts.gathered()
     began, told = executor.now, [engine.waiting_room.wait_of(count) for count in (2, 3, 4)]
     came = []
     while engine.has_work:

@@ -52,14 +52,14 @@ class Ahead:
                 task.blocks *= used / held
         self.waiting = list[TaskAhead]()
         self._before = [*scheduler.running]
-        self.own = dict[str, TaskAhead]()  # by their requests
+        wanted, self.own = {*own}, dict[str, TaskAhead]()  # by their requests
         for group in scheduler.queue.order():
             task = self._waits(group)
             self.waiting.append(task)
             self._before.append(group)
-            if group in own:
+            if group in wanted:
                 self.own[group.request.request_id] = task
-                if len(self.own) == len(own):
+                if len(self.own) == len(wanted):
                     break
         pairs = zip(self._before[len(self.running) :], self.waiting, strict=True)
         self.newcomers = [task for group, task in pairs if not group.begun]

@@ -83,7 +83,7 @@ class Forecasts(Watcher):
         self._expected: dict[str, _Basis] = {}
         self._by_origin = OrderedDict[str, Expected]()  # of the latest
         self._entries = _Entries(0.0, 0, ())
-        self._new: list[str] = []  # requests of which nothing was said yet
+        self.unsaid: list[str] = []  # requests of which nothing was said yet
         self._wait = 0.0  # of the one that came last, to be let in
         self._found: dict[str, tuple[int, float]] = {}  # see Ahead
         self._kept: deque[tuple[bool, bool]] = deque(maxlen=_LATEST)
@@ -120,7 +120,6 @@ class Forecasts(Watcher):
 
         Sure is what exceeds it by half, where first tokens have come when they were expected.
         """
-        self.look()
         grade = self.grade
         if self._wait <= _SURE_EXCESS * longest or grade.count < _SURE_COUNT:
             return False
@@ -142,23 +141,22 @@ class Forecasts(Watcher):
         if own is None or request.pooling is not None:
             return
         now = self._clock()
-        if not self._new:
+        if not self.unsaid:
             self._coming = self._arrivals.coming
         self._arrivals.came(now, own.branches[0].num_pending, self._output(own))
         if not self._times.is_known:
             return
         if len(scheduler.running) + scheduler.queue.num_waiting <= _MOST_AHEAD:
-            self._new.append(request.request_id)
+            self.unsaid.append(request.request_id)
 
-    def look(self) -> None:
-        """Say what is expected of all that have come since the last time.
-
-        To be called before any of them is let in: of a burst one thinks once.
+    def gathered(self) -> None:
+        """Say what is expected of all that have come since the last time: of a burst one thinks
+        once.
         """
-        if not self._new:
+        if not self.unsaid:
             return
-        new, scheduler, now = self._new, self._scheduler(), self._clock()
-        self._new = []
+        new, scheduler, now = self.unsaid, self._scheduler(), self._clock()
+        self.unsaid = []
         own = [group for group in map(scheduler.group, new) if group is not None]
         if not own:  # they have ended
             return
